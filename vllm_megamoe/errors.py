@@ -1,0 +1,29 @@
+"""The package's errors.
+
+Every message says where it happened, what came, what was wanted and what to do. The classes also derive from the
+built-in that Python users expect, so that `except ValueError` around a call keeps working.
+"""
+
+
+class MegaMoeError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class ConfigError(MegaMoeError, ValueError):
+    """The command line, the options or the model's config ask for something that cannot be served."""
+
+
+class CheckpointError(MegaMoeError, ValueError):
+    """A checkpoint's tensors have another name, shape, dtype or value than their format promises."""
+
+
+class LayoutError(MegaMoeError, ValueError):
+    """A tensor cannot be put into, or read from, an operator layout."""
+
+
+class OperatorError(MegaMoeError, ValueError):
+    """A buffer or a call that the operator refuses."""
+
+
+class PeerError(MegaMoeError, RuntimeError):
+    """Another rank of the communicator is missing, out of step, or was set up differently."""
