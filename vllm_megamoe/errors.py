@@ -1,7 +1,7 @@
 """The package's errors.
 
-Every message says where it happened, what came, what was wanted and what to do. The classes also derive from the
-built-in that Python users expect, so that `except ValueError` around a call keeps working.
+Every message says where it happened, what came, what was wanted and what to do. Where a caller would
+expect a built-in (a refused argument, a broken peer), the class derives from that built-in too.
 """
 
 
@@ -9,8 +9,12 @@ class MegaMoeError(Exception):
     """Base of everything that this package raises on purpose."""
 
 
-class ConfigError(MegaMoeError, ValueError):
-    """The command line, the options or the model's config ask for something that cannot be served."""
+class ConfigError(MegaMoeError):
+    """The command line, the options or the model's config ask for something that cannot be served.
+
+    Not a ValueError: vLLM's config classes are pydantic dataclasses, which would bury a ValueError raised during their
+    construction under a dump of the whole config.
+    """
 
 
 class CheckpointError(MegaMoeError, ValueError):

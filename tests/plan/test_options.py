@@ -1,0 +1,61 @@
+"""Options are read word by word; every wrong word is named with the right one beside it."""
+
+import pytest
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.options import Options
+
+# Names and defaults as the design fixes them.
+FIXED = {
+    "profile": None,
+    "topology": "auto",
+    "backend": "auto",
+    "use_case": "auto",
+    "requant": "strict",
+    "max_padding_overhead": 0.35,
+    "fuse_shared_experts": "auto",
+    "combine_quant": "none",
+    "topk_weights_type": 0,
+    "combine_comm_mode": 0,
+    "max_recv_token_num": 0,
+    "allow_token_drop": False,
+    "workspace_budget_gib": 2.0,
+}
+
+
+def test_names_and_defaults_are_the_designs() -> None:
+    assert Options().model_dump() == FIXED
+
+
+@pytest.mark.parametrize("config", [{}, {"refresh": True}, None, {"megamoe": {}}])
+def test_absent_section_means_defaults(config: object) -> None:
+    assert Options.parse(config) == Options()
+
+
+def test_misspelt_option_names_the_nearest_and_all() -> None:
+    with pytest.raises(ConfigError, match="'use_csae' is not an option; did you mean 'use_case'") as caught:
+        Options.parse({"megamoe": {"use_csae": "auto"}})
+    assert all(name in str(caught.value) for name in FIXED)
+
+
+def test_misspelt_value_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"use_case = 'a8w8int'.*did you mean 'a8w8-int'"):
+        Options.parse({"megamoe": {"use_case": "a8w8int"}})
+
+
+def test_all_wrong_options_come_at_once() -> None:
+    wrong = {"requant": "yes", "max_recv_token_num": -1, "topk_weight_type": 1, "allow_token_drop": "no"}
+    with pytest.raises(ConfigError) as caught:
+        Options.parse({"megamoe": wrong})
+    assert all(name in str(caught.value) for name in wrong)
+
+
+def test_right_options_survive_beside_wrong_ones() -> None:
+    options, wrong = Options.read({"megamoe": {"use_case": "a8w8-int", "requant": "yes"}})
+    assert options.use_case == "a8w8-int"
+    assert len(wrong) == 1
+
+
+def test_a_section_that_is_no_object_is_refused() -> None:
+    with pytest.raises(ConfigError, match="wanted an object"):
+        Options.parse({"megamoe": "a8w8-int"})

@@ -1,0 +1,81 @@
+"""One legal and one illegal example for each rule; messages name what came and what to change."""
+
+from dataclasses import replace
+
+import pytest
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.rules import check, violations
+
+LAYER = MoeFacts(name="model.layers.3.mlp.experts", num_experts=6, topk=2, hidden=96, intermediate_hidden=64)
+ENGINE = EngineFacts(dtype="bfloat16")
+EP2 = replace(ENGINE, tensor_parallel=2, expert_parallel=True)
+
+LEGAL = {
+    "one rank": (ENGINE, LAYER, {}),
+    "two ranks": (EP2, LAYER, {}),
+    "data parallel": (replace(ENGINE, data_parallel=3, expert_parallel=True), LAYER, {}),
+    "float32 in the twin": (replace(ENGINE, dtype="float32"), LAYER, {}),
+    "consented requantisation": (EP2, LAYER, {"use_case": "a8w8-int", "requant": "allow"}),
+    "rows split over tensor ranks": (
+        replace(EP2, data_parallel=3, sequence_parallel=True),
+        LAYER,
+        {"use_case": "a16w16"},
+    ),
+}
+
+ILLEGAL = {
+    "no expert parallelism": (replace(EP2, expert_parallel=False), LAYER, {}, "Add --enable-expert-parallel"),
+    "experts do not divide": (replace(EP2, tensor_parallel=4), LAYER, {}, r"6 experts do not divide over 4 ranks.*\[1, 2, 3, 6\]"),
+    "prefill context parallel": (replace(EP2, prefill_context_parallel=2), LAYER, {}, "--prefill-context-parallel-size"),
+    "rows replicated over one axis": (
+        replace(EP2, data_parallel=3, sequence_parallel=False),
+        LAYER,
+        {},
+        "tensor parallelism or data parallelism alone",
+    ),
+    "float16": (replace(ENGINE, dtype="float16"), LAYER, {}, r"dtype: float16; wanted bfloat16\. Add --dtype bfloat16"),
+    "float32 quantised": (
+        replace(ENGINE, dtype="float32"),
+        LAYER,
+        {"use_case": "a8w8-int", "requant": "allow"},
+        "float32 with use_case a8w8-int",
+    ),
+    "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
+    "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),
+    "lossy without consent": (ENGINE, LAYER, {"use_case": "a8w8-int"}, '"requant": "allow"'),
+    "use case of another source": (ENGINE, LAYER, {"use_case": "a8w4-fp"}, "a8w4-fp from BF16 experts"),
+    "gelu": (ENGINE, replace(LAYER, activation="gelu"), {}, "activation 'gelu'"),
+    "weights on input": (ENGINE, replace(LAYER, router_weight_on_input=True), {}, "apply_router_weight_on_input"),
+    "reduced outside": (ENGINE, replace(LAYER, skips_reduction=True), {}, "skip_final_all_reduce"),
+    "lora": (replace(ENGINE, lora=True), LAYER, {}, "Drop --enable-lora"),
+    "eplb": (replace(ENGINE, eplb=True), LAYER, {}, "Drop --enable-eplb"),
+    "dbo": (replace(ENGINE, dual_batch_overlap=True), LAYER, {}, "Drop --enable-dbo"),
+}
+
+
+@pytest.mark.parametrize("case", LEGAL)
+def test_legal(case: str) -> None:
+    engine, layer, options = LEGAL[case]
+    assert violations(engine, [layer], Options(**options)) == []
+
+
+@pytest.mark.parametrize("case", ILLEGAL)
+def test_illegal(case: str) -> None:
+    engine, layer, options, message = ILLEGAL[case]
+    with pytest.raises(ConfigError, match=message):
+        check(engine, [layer], Options(**options))
+
+
+def test_all_violations_come_in_one_error() -> None:
+    engine = EngineFacts(dtype="float16", tensor_parallel=4, expert_parallel=True, lora=True)
+    layer = replace(LAYER, activation="relu2", has_bias=True)
+    with pytest.raises(ConfigError) as caught:
+        check(engine, [layer, replace(layer, name="another")], Options(), ["an option is misspelt."])
+    text = str(caught.value)
+    for part in ("float16", "6 experts", "LoRA", "relu2", "biases", "misspelt", "another"):
+        assert part in text
+    # The engine's violations are the same for both layers and are said once.
+    assert text.count("LoRA is on") == 1

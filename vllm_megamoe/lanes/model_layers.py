@@ -1,0 +1,53 @@
+"""A model's layers under construction: which are MoE layers, and the method of each (vLLM 0.32)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+
+from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.lanes.engine_facts import expert_names, read_engine, read_layer
+from vllm_megamoe.lanes.parallel_state import check_placement, read_seat
+from vllm_megamoe.method import layer_op
+from vllm_megamoe.method.layer_state import LayerState
+from vllm_megamoe.method.moe_method import MegaMoeMethod
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import plan_layer
+
+
+def is_moe(layer: torch.nn.Module) -> bool:
+    """Whether vLLM asks for the method of a MoE layer's experts."""
+    return isinstance(layer, RoutedExperts)
+
+
+def unquantised(layer: torch.nn.Module) -> UnquantizedLinearMethod | None:
+    """The method of a layer that no quantisation names."""
+    return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+
+def moe_method(
+    layer: Any, section: Mapping[str, Any] | None, side_files: Mapping[str, Mapping[str, Any]]
+) -> MegaMoeMethod:
+    """Plan a MoE layer from its live objects and make its method; no weight exists yet.
+
+    Raises:
+        ConfigError: with every violated rule.
+    """
+    vllm_config = get_current_vllm_config()
+    facts = read_layer(layer, experts_format(section, expert_names(layer), side_files))
+    parallel = layer.moe_config.moe_parallel_config
+    engine = read_engine(vllm_config, sequence_parallel=parallel.is_sequence_parallel)
+    plan = plan_layer(engine, facts, Options.parse(vllm_config.additional_config))
+    check_placement(layer)
+    layer_op.set_finder(_find)
+    return MegaMoeMethod(layer.moe_config, plan, read_seat(layer.moe_config))
+
+
+def _find(layer_name: str) -> LayerState:
+    """The state of a layer in the engine whose forward pass is running."""
+    state: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
+    return state

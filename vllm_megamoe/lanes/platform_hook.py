@@ -1,0 +1,58 @@
+"""The earliest point where vLLM shows a plugin the parallel config and the options together.
+
+That is the platform's `check_and_update_config`, which VllmConfig calls at the end of its construction, in the process
+that the user started and before any worker exists. vLLM offers no registration for it, so the method is wrapped once;
+without `--quantization megamoe` the wrapper only delegates.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.platforms import current_platform
+
+from vllm_megamoe.checkpoint.recognise import surely_quantised
+from vllm_megamoe.lanes.cpu_environment import set_cpu_defaults
+from vllm_megamoe.lanes.engine_facts import read_engine
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.read_config import read_moe_facts
+from vllm_megamoe.plan.rules import check
+
+_MARK = "_vllm_megamoe_wrapped"
+
+
+def install() -> None:
+    """Wrap the platform's hook; a second call does nothing."""
+    platform = type(current_platform)
+    original: Callable[[Any], None] = current_platform.check_and_update_config
+    if getattr(platform, _MARK, False):
+        return
+
+    def check_and_update_config(cls: type, vllm_config: Any) -> None:
+        if _ours(vllm_config):
+            before_platform(vllm_config)
+        original(vllm_config)
+
+    platform.check_and_update_config = classmethod(check_and_update_config)
+    setattr(platform, _MARK, True)
+
+
+def before_platform(vllm_config: Any) -> None:
+    """Check the whole configuration and prepare the environment.
+
+    Raises:
+        ConfigError: with every violated rule, before an engine process or a weight is touched.
+    """
+    options, wrong = Options.read(vllm_config.additional_config)
+    config = vllm_config.model_config.hf_config.to_dict()
+    section = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    text = config.get("text_config") or config
+    format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1))
+    facts = read_moe_facts(config, format_name or "bf16")
+    check(read_engine(vllm_config), [facts] if facts else [], options, wrong)
+    if current_platform.is_cpu():
+        set_cpu_defaults(vllm_config.parallel_config)
+
+
+def _ours(vllm_config: Any) -> bool:
+    model_config = vllm_config.model_config
+    return model_config is not None and model_config.quantization == "megamoe"

@@ -1,0 +1,111 @@
+"""The quantisation method that vLLM calls for each MoE layer."""
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.fused_moe.config import (
+    FUSED_MOE_UNQUANTIZED_CONFIG,
+    FusedMoEConfig,
+    FusedMoEQuantConfig,
+)
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+from vllm.model_executor.utils import set_weight_attrs
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.method import layer_op
+from vllm_megamoe.method.buffers import buffer_for
+from vllm_megamoe.method.kernel_flags import make_kernel
+from vllm_megamoe.method.layer_state import LayerState
+from vllm_megamoe.method.load_report import REPORT
+from vllm_megamoe.method.load_weights import convert_dense, operand_bytes
+from vllm_megamoe.method.seat import Seat
+from vllm_megamoe.plan.plan import LayerPlan
+
+logger = logging.getLogger(__name__)
+
+
+class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
+    """Weights in, rows out: everything else is decided by the plan and done by the operator.
+
+    After loading, the layer carries `mega_moe` (a LayerState) and `mega_moe_buffer` (the operator's SymmBuffer).
+
+    Args:
+        moe: vLLM's configuration of the layer.
+        plan: ours.
+        seat: the layer's communicator.
+    """
+
+    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat) -> None:
+        super().__init__(moe)
+        self.plan = plan
+        self.seat = seat
+        self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
+        self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
+
+    def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> FusedMoEQuantConfig:
+        return FUSED_MOE_UNQUANTIZED_CONFIG
+
+    def maybe_roundup_sizes(
+        self, hidden_size: int, intermediate_size_per_partition: int, act_dtype: Any, moe_parallel_config: Any
+    ) -> tuple[int, int]:
+        """Sizes stay as the checkpoint has them; padding, where it is exact, is the plan's business."""
+        return hidden_size, intermediate_size_per_partition
+
+    def create_weights(
+        self,
+        layer: torch.nn.Module,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        """Register `w13_weight` [E, 2I, H] and `w2_weight` [E, H, I], which vLLM's loaders of every name style fill."""
+        shapes = {
+            "w13_weight": (num_experts, 2 * intermediate_size_per_partition, hidden_size),
+            "w2_weight": (num_experts, hidden_size, intermediate_size_per_partition),
+        }
+        for name, shape in shapes.items():
+            weight = torch.nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
+            layer.register_parameter(name, weight)
+            set_weight_attrs(weight, extra_weight_attrs)
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Turn the loaded weights into operands and make the buffer. Runs on all ranks, layer by layer, once."""
+        if hasattr(layer, "mega_moe"):
+            raise ConfigError(
+                f"{layer.layer_name}: weights were loaded a second time, but the operator's operands replaced the "
+                "parameters. Restart the engine to load other weights."
+            )
+        operands = convert_dense(layer.w13_weight.data, layer.w2_weight.data, self.plan.use_case)
+        for name in ("w13_weight", "w2_weight"):
+            empty = torch.empty(0, dtype=getattr(layer, name).dtype)
+            setattr(layer, name, torch.nn.Parameter(empty, requires_grad=False))
+        buffer = buffer_for(self.plan, self.seat)
+        layer.mega_moe = LayerState(layer.layer_name, self.plan, self.seat, operands, buffer)
+        layer.mega_moe_buffer = buffer
+        layer.mega_moe_report = REPORT.watch(layer.mega_moe)
+        logger.info(
+            "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d bytes=%d num_max_tokens_per_rank=%d",
+            layer.layer_name,
+            self.plan.use_case.value,
+            self.seat.rank,
+            self.seat.size,
+            self.plan.experts_per_rank,
+            operand_bytes(operands),
+            self.plan.num_max_tokens_per_rank,
+        )
+
+    def apply(
+        self,
+        layer: torch.nn.Module,
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        shared_experts: Any,
+        shared_experts_input: Tensor | None,
+    ) -> Tensor:
+        """One operator call for the whole layer; shared experts stay with vLLM's runner, which adds them."""
+        return layer_op.moe_layer(x, topk_ids, topk_weights, layer.layer_name)

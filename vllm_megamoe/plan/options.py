@@ -1,0 +1,80 @@
+"""The options of `--additional-config '{"megamoe": {...}}'`, checked word by word.
+
+Names and defaults are fixed by the design. An unknown name is an error that lists the valid ones and the nearest.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vllm_megamoe.errors import ConfigError
+
+KEY = "megamoe"
+
+Profile = Literal["none", "a2@9.1", "a3@9.1", "950@9.1", "a2@9.2", "a3@9.2", "950@9.2"]
+UseCaseOption = Literal["auto", "a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
+
+
+class Options(BaseModel):
+    """What the user may choose; everything else is decided by the plan.
+
+    Raises:
+        ConfigError: from `parse`, with every wrong name and value at once.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    profile: Profile | None = None
+    """Product and operator revision whose limits hold. None: VLLM_MEGAMOE_PROFILE, else `none`."""
+    topology: Literal["auto", "mte", "urma"] = "auto"
+    backend: Literal["auto", "cann", "cpu"] = "auto"
+    use_case: UseCaseOption = "auto"
+    requant: Literal["strict", "allow"] = "strict"
+    """`strict` takes exact conversions only; `allow` consents to a lossy one."""
+    max_padding_overhead: float = Field(0.35, ge=0)
+    fuse_shared_experts: Literal["auto", "on", "off"] = "auto"
+    combine_quant: Literal["none", "e5m2", "e4m3"] = "none"
+    topk_weights_type: Literal[0, 1] = 0
+    combine_comm_mode: Literal[0, 1] = 0
+    max_recv_token_num: int = Field(0, ge=0)
+    allow_token_drop: bool = False
+    workspace_budget_gib: float = Field(2.0, gt=0)
+
+    @classmethod
+    def parse(cls, additional_config: object) -> "Options":
+        """Read the options out of vLLM's `additional_config` (a mapping, or anything else when none was given)."""
+        options, wrong = cls.read(additional_config)
+        if wrong:
+            raise ConfigError("\n".join(["The megamoe options are wrong:", *(f"  - {line}" for line in wrong)]))
+        return options
+
+    @classmethod
+    def read(cls, additional_config: object) -> tuple["Options", list[str]]:
+        """As `parse`, but return what is wrong as sentences beside the options that are right."""
+        section = additional_config.get(KEY, {}) if isinstance(additional_config, Mapping) else {}
+        if not isinstance(section, Mapping):
+            wanted = f'an object such as {{"use_case": "auto"}}; options: {", ".join(cls.model_fields)}'
+            return cls(), [f"additional_config[{KEY!r}] is {section!r} ({type(section).__name__}); wanted {wanted}."]
+        try:
+            return cls.model_validate(dict(section)), []
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            right = {k: v for k, v in section.items() if k not in {d["loc"][0] for d in details}}
+            return cls.model_validate(right), [_sentence(detail, cls) for detail in details]
+
+
+def _sentence(detail: Any, model: type[BaseModel]) -> str:
+    name = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, model.model_fields, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else "."
+        return f"additional_config[{KEY!r}]: {name!r} is not an option{meant} Options: {', '.join(model.model_fields)}."
+    value = detail["input"]
+    sentence = (
+        f"additional_config[{KEY!r}]: {name} = {value!r}; {str(detail['msg'])[0].lower()}{str(detail['msg'])[1:]}"
+    )
+    choices = [c for c in get_args(model.model_fields[name].annotation) if isinstance(c, str)]
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    return sentence + (f"; did you mean {near[0]!r}?" if near else ".")
