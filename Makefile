@@ -1,0 +1,46 @@
+# Every target that needs Python makes .venv first; a set-up that is whole costs a tenth of a second.
+
+PYTHON ?= python3
+VENV ?= .venv
+# More arguments for pytest or the demo: make test ARGS="-k layout", make demo ARGS="--keep"
+ARGS ?=
+
+RUN := $(VENV)/bin/python
+PYTEST := $(RUN) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full contract lint docs bench clean $(VENV)
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-zA-Z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV) ## serve a small MoE model through the operator, ask it, compare it with vLLM's own MoE
+	@$(RUN) -m vllm_megamoe.demo $(ARGS)
+
+test: $(VENV) ## run the test suite (20 minutes at most)
+	@$(PYTEST) -m "not full" $(ARGS)
+
+test-full: $(VENV) ## run the long tests that `make test` leaves out (40 minutes at most)
+	@$(PYTEST) -m full $(ARGS)
+
+contract: $(VENV) ## run the tests of what other software promises us
+	@if [ -d tests/contract ]; then $(PYTEST) tests/contract $(ARGS); \
+	else echo "make contract: there is no tests/contract yet, so nothing was checked" >&2; exit 1; fi
+
+lint: $(VENV) ## run ruff and mypy
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+docs: $(VENV) ## check that every link between the documents leads somewhere
+	@$(RUN) -m tools.check_links
+
+bench: $(VENV) ## measure, and compare with vLLM's own MoE
+	@if [ -d tests/bench ]; then $(PYTEST) tests/bench $(ARGS); \
+	else echo "make bench: there is no tests/bench yet, so nothing was measured" >&2; exit 1; fi
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+
+$(VENV):
+	@$(PYTHON) -m tools.setup_env --venv $(VENV)

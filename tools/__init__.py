@@ -1,0 +1,1 @@
+"""Helpers for setting up and releasing; not part of the package."""

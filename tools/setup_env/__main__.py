@@ -1,0 +1,66 @@
+"""Make .venv, or do nothing when it is as it should be: `python3 -m tools.setup_env [--venv DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.setup_env import stamp
+from tools.setup_env.pins import read_pins
+from tools.setup_env.places import ROOT, Places
+from tools.setup_env.say import SetupError, Timer, complain, say
+from tools.setup_env.steps import run_steps
+
+
+def main() -> int:
+    """Return 0 when the environment is whole, 1 after saying why it is not."""
+    parser = argparse.ArgumentParser(prog="setup_env", description=__doc__)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment's folder")
+    places = Places(root=ROOT, venv=parser.parse_args().venv.absolute())
+    try:
+        with _alone(places):
+            return _set_up(places)
+    except SetupError as error:
+        complain(str(error))
+    except KeyboardInterrupt:
+        complain("interrupted; the same command goes on from here")
+    return 1
+
+
+def _set_up(places: Places) -> int:
+    pins = read_pins(places.lock)
+    reason = stamp.reason_to_run(places, pins)
+    if reason is None:
+        return 0
+    timer = Timer()
+    say(f"{reason}; the first time takes a few minutes and about 3.5 GB")
+    run_steps(places, pins)
+    if shutil.which("g++") is None:
+        say("note: there is no g++ on PATH; vLLM compiles models with it, so add --enforce-eager to `vllm serve`")
+    say(f"done in {timer}; `. {os.path.relpath(places.venv)}/bin/activate` to use it by hand")
+    return 0
+
+
+@contextmanager
+def _alone(places: Places) -> Iterator[None]:
+    """Hold a lock on the clone's folder, so that two commands started at once do not set up the same environment."""
+    handle = os.open(places.root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("another set-up of this clone is running; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

