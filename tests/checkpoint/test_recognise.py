@@ -44,7 +44,9 @@ INT8_LINEARS = {
 
 
 @pytest.mark.parametrize(
-    "ignore", [["re:.*mlp.experts.*"], ["model.layers.1.mlp.experts", "lm_head"], NAMES], ids=["regex", "parent", "names"]
+    "ignore",
+    [["re:.*mlp.experts.*"], ["model.layers.1.mlp.experts", "lm_head"], NAMES],
+    ids=["regex", "parent", "names"],
 )
 def test_ignored_experts_are_bf16(ignore: list[str]) -> None:
     assert experts_format({**INT8_LINEARS, "ignore": ignore}, NAMES) == "bf16"
@@ -60,7 +62,9 @@ def test_one_expert_left_out_is_told() -> None:
 def test_similar_names_are_not_confused() -> None:
     # `experts.1` must not cover `experts.10`, nor `layers.1` `layers.11`.
     section = {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1.mlp.experts.1"]}
-    assert "some of" in experts_format(section, ["model.layers.1.mlp.experts.1.up_proj", "model.layers.1.mlp.experts.10.up_proj"])
+    assert "some of" in experts_format(
+        section, ["model.layers.1.mlp.experts.1.up_proj", "model.layers.1.mlp.experts.10.up_proj"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,5 +76,7 @@ def test_similar_names_are_not_confused() -> None:
         ({**INT8_LINEARS, "ignore": ["re:.*block_sparse_moe.*"]}, None),
     ],
 )
-def test_before_names_are_known_only_sure_cases_are_refused(section: dict[str, Any] | None, expected: str | None) -> None:
+def test_before_names_are_known_only_sure_cases_are_refused(
+    section: dict[str, Any] | None, expected: str | None
+) -> None:
     assert surely_quantised(section, num_layers=2) == expected

@@ -54,7 +54,13 @@ def test_data_parallel_with_uneven_load(
     mode: str, engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: list[Any]
 ) -> None:
     """Rank 0 works on 31 prompts of many steps while rank 1 has one short prompt and idles for the rest."""
-    llm = {"model": checkpoint, **FLOAT32, **MEGAMOE, "enable_expert_parallel": True, **(EAGER if mode == "eager" else {})}
+    llm = {
+        "model": checkpoint,
+        **FLOAT32,
+        **MEGAMOE,
+        "enable_expert_parallel": True,
+        **(EAGER if mode == "eager" else {}),
+    }
     shares = [prompts[:31], prompts[31:]]
     jobs = [
         [{"do": "greedy", "prompts": shares[0], "max_tokens": MAX_TOKENS}],

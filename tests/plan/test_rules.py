@@ -28,8 +28,18 @@ LEGAL = {
 
 ILLEGAL = {
     "no expert parallelism": (replace(EP2, expert_parallel=False), LAYER, {}, "Add --enable-expert-parallel"),
-    "experts do not divide": (replace(EP2, tensor_parallel=4), LAYER, {}, r"6 experts do not divide over 4 ranks.*\[1, 2, 3, 6\]"),
-    "prefill context parallel": (replace(EP2, prefill_context_parallel=2), LAYER, {}, "--prefill-context-parallel-size"),
+    "experts do not divide": (
+        replace(EP2, tensor_parallel=4),
+        LAYER,
+        {},
+        r"6 experts do not divide over 4 ranks.*\[1, 2, 3, 6\]",
+    ),
+    "prefill context parallel": (
+        replace(EP2, prefill_context_parallel=2),
+        LAYER,
+        {},
+        "--prefill-context-parallel-size",
+    ),
     "rows replicated over one axis": (
         replace(EP2, data_parallel=3, sequence_parallel=False),
         LAYER,

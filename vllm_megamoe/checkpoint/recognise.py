@@ -17,6 +17,7 @@ BF16 = "bf16"
 
 # How experts are called in checkpoints; used where the model's own names are not known yet.
 _PREFIXES = ("model.layers.{i}.", "model.language_model.layers.{i}.", "language_model.model.layers.{i}.", "layers.{i}.")
+_EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\..*\.weight$")
 _EXPERTS = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "ffn.experts.0.w1", "moe.gate_proj")
 
 
@@ -50,11 +51,21 @@ def experts_format(
     return _verdict(method or "an unnamed quantisation", names, quantised)
 
 
-def surely_quantised(quantization_config: Mapping[str, Any] | None, num_layers: int) -> str | None:
+def surely_quantised(
+    quantization_config: Mapping[str, Any] | None,
+    num_layers: int,
+    side_files: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str | None:
     """The experts' format when no usual naming style leaves them out of the quantisation, else None.
 
     For the time before the model's own names are known: it never refuses a checkpoint that may be fine.
     """
+    for file in MSMODELSLIM_FILES:
+        # This tool lists every tensor, so the experts name themselves.
+        described = (side_files or {}).get(file, {})
+        listed = [name.removesuffix(".weight") for name in described if _EXPERT_WEIGHT.search(name)]
+        if (found := _msmodelslim(described, listed)) != BF16:
+            return found
     layers = range(max(num_layers, 1))
     styles = [(p, e) for p in _PREFIXES for e in _EXPERTS]
     formats = [experts_format(quantization_config, [p.format(i=i) + e for i in layers]) for p, e in styles]

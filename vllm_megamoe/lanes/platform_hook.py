@@ -46,7 +46,8 @@ def before_platform(vllm_config: Any) -> None:
     config = vllm_config.model_config.hf_config.to_dict()
     section = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     text = config.get("text_config") or config
-    format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1))
+    side_files = vllm_config.quant_config.side_files
+    format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1), side_files)
     facts = read_moe_facts(config, format_name or "bf16")
     check(read_engine(vllm_config), [facts] if facts else [], options, wrong)
     if current_platform.is_cpu():
