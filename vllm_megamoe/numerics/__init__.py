@@ -1,0 +1,1 @@
+"""Number formats, rounding and scales, as pure functions of tensors."""

@@ -1,0 +1,59 @@
+"""INT8: tokens before dispatch, activations before the second GEMM, weights at load, and the split for INT4 GEMMs.
+
+The device rounds in two different ways within one call (op kernel arch22): half away from zero at dispatch, half even
+before the second GEMM. The documents' [z] rounds half up in magnitude in both places (operator_readme.txt).
+"""
+
+import torch
+from torch import Tensor
+
+from vllm_megamoe.numerics.rounding import half_away, truncate_to_fp16
+from vllm_megamoe.numerics.switches import Rule
+
+LIMIT = 127.0
+
+
+def quantise_tokens(x: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
+    """Per-token INT8 before dispatch: float32 [R, K] -> int8 [R, K], float32 scale [R] = amax / 127.
+
+    Kernel: true division, truncation to float16, half away from zero; it is 0/0 = NaN in a zero row, which the cast
+    turns into 0. Spec: round(x / scale), ties away from zero, in one step. Both: a zero row gives codes 0, scale 0.
+    """
+    scale = x.abs().amax(dim=1) / LIMIT
+    quotient = x / scale[:, None]
+    if rule == "kernel":
+        quotient = truncate_to_fp16(quotient).float()
+    return _to_int8(half_away(quotient)), scale
+
+
+def requantise(a: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
+    """Per-row INT8 before the second GEMM: float32 [R, I] -> int8 [R, I], float32 scale [R] = amax / 127.
+
+    Kernel: multiplication by 127 / amax (0 for a zero row), half even. Spec: round(a / scale), ties away from zero.
+    """
+    amax = a.abs().amax(dim=1)
+    scale = amax / LIMIT
+    if rule == "spec":
+        return _to_int8(half_away(a / scale[:, None])), scale
+    factor = (LIMIT / amax).masked_fill(amax == 0, 0.0)
+    return _to_int8(torch.round(a * factor[:, None])), scale
+
+
+def quantise_weight(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric INT8 per output channel: float32 [N, K] -> int8 [N, K], float32 scale [N] = amax / 127, half even.
+
+    A zero channel gives codes 0 and scale 1, so that no scale is zero.
+    """
+    amax = w.abs().amax(dim=1)
+    scale = (amax / LIMIT).masked_fill(amax == 0, 1.0)
+    return _to_int8(torch.round(w / scale[:, None])), scale
+
+
+def split_msd(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Split INT8 into two INT4 digits: q = 16 * high + low + 8, both in -8..7 (operator_readme.txt, A8W4-INT)."""
+    return q >> 4, (q & 0x0F) - 8
+
+
+def _to_int8(whole: Tensor) -> Tensor:
+    """Whole floats -> int8; NaN gives 0, and a quotient that float32 subnormals pushed beyond 127 gives 127."""
+    return whole.nan_to_num(nan=0.0).clamp(-LIMIT, LIMIT).to(torch.int8)

@@ -1,0 +1,88 @@
+"""What the operator's signature has no place for: profile, numerics, backend, time-out, the twin's plain copies."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.numerics.switches import Numerics
+
+Backend = Literal["auto", "cann", "cpu"]
+
+PROFILE_VARIABLE = "VLLM_MEGAMOE_PROFILE"
+TIMEOUT_VARIABLE = "VLLM_MEGAMOE_TIMEOUT_S"
+DEFAULT_TIMEOUT_S = 300.0
+
+
+def _profile() -> str:
+    return os.environ.get(PROFILE_VARIABLE) or "none"
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ConfigError(f"{TIMEOUT_VARIABLE}={text!r}; wanted a number of seconds above 0, such as 300.")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of buffers and calls.
+
+    Attributes:
+        profile: product and operator revision whose limits hold; `none` takes all that the documents describe.
+        numerics: the device's rounding points, or the documents' formulas, and a switch for each open question.
+        backend: `auto` takes the CANN package where an NPU is present, else the CPU twin.
+        timeout_s: seconds that a rank waits for the others once a first call on the buffer has completed.
+        plain_copy: let the twin keep a float32 copy of each weight that it multiplies in float32. Off by default: it
+            costs twice a BF16 weight's bytes.
+    """
+
+    profile: str = field(default_factory=_profile)
+    numerics: Numerics = field(default_factory=Numerics)
+    backend: Backend = "auto"
+    timeout_s: float = field(default_factory=_timeout)
+    plain_copy: bool = False
+
+    def __post_init__(self) -> None:
+        if self.backend not in get_args(Backend):
+            raise ConfigError(f"backend={self.backend!r}; wanted one of {', '.join(get_args(Backend))}.")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s={self.timeout_s!r}; wanted a number of seconds above 0.")
+
+
+_active: ContextVar[Settings | None] = ContextVar("vllm_megamoe_settings", default=None)
+
+
+def active_settings() -> Settings | None:
+    """The settings of the innermost open `settings(...)` block, None outside of any."""
+    return _active.get()
+
+
+@contextmanager
+def settings(**overrides: Any) -> Iterator[Settings]:
+    """Set what the signature has no place for, inside a `with` block.
+
+    A SymmBuffer remembers the settings of its creation; a call inside a block follows the block.
+
+    Args:
+        overrides: fields of Settings; `numerics` also takes "kernel" or "spec".
+    """
+    known = Settings.__dataclass_fields__
+    unknown = sorted(set(overrides) - set(known))
+    if unknown:
+        raise ConfigError(f"settings() has no {', '.join(unknown)}; it takes {', '.join(known)}.")
+    if isinstance(overrides.get("numerics"), str):
+        overrides["numerics"] = Numerics(rule=overrides["numerics"])
+    token = _active.set(replace(_active.get() or Settings(), **overrides))
+    try:
+        yield _active.get() or Settings()
+    finally:
+        _active.reset(token)

@@ -1,0 +1,1 @@
+"""What each product and operator revision takes: data, each cell with its source."""
