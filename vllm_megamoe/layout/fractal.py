@@ -1,7 +1,9 @@
-"""FRACTAL_NZ: blocks of C0 columns, each stored as a plain matrix of rows (operator.md 5.2).
+"""FRACTAL_NZ as pure functions: blocks of C0 columns, each stored as a plain matrix of rows.
 
-    logical [R, C]  ->  stored [C / C0, ceil16(R) / 16, 16, C0]
-    off(r, c) = (c / C0) * (R16 * C0) + (r / 16) * (16 * C0) + (r % 16) * C0 + c % C0
+    logical [R, C]  ->  stored [ceil(C/C0), ceil(R/16), 16, C0]
+    off(r, c) = (c / C0) * (R16 * C0) + (r / 16) * (16 * C0) + (r % 16) * C0 + c % C0,   R16 = R rounded up to 16
+
+Source: operator documents, format FRACTAL_NZ (zN order); docs/layouts.md draws it.
 """
 
 import torch
@@ -13,15 +15,15 @@ FRACTAL_ROWS = 16
 
 def to_nz(matrix: Tensor, c0: int) -> Tensor:
     """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing."""
-    rows, columns = matrix.shape[-2:]
+    *lead, rows, columns = matrix.shape
     padded = pad(matrix, (0, -columns % c0, 0, -rows % FRACTAL_ROWS))
-    blocks = padded.unflatten(-1, (-1, c0)).unflatten(-3, (-1, FRACTAL_ROWS))
+    blocks = padded.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
     # [..., R/16, 16, C/c0, c0] -> [..., C/c0, R/16, 16, c0]
     return blocks.movedim(-2, -4).contiguous()
 
 
 def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
-    """The inverse: [..., C/c0, R/16, 16, c0] -> contiguous [..., rows, columns]."""
+    """The inverse: [..., ceil(columns/c0), ceil(rows/16), 16, c0] -> contiguous [..., rows, columns]."""
     matrix = stored.movedim(-4, -2).flatten(-2).flatten(-3, -2)
     return matrix[..., :rows, :columns].contiguous()
 
@@ -29,12 +31,13 @@ def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
 def nz_columns(stored: Tensor, rows: int, start: int, stop: int) -> Tensor:
     """Columns [start, stop) of one stored matrix -> contiguous [rows, stop - start]; reads only their blocks."""
     c0 = stored.shape[-1]
-    blocks = stored[start // c0 : -(-stop // c0)]
-    first = start - start // c0 * c0
-    return from_nz(blocks, rows, blocks.shape[0] * c0)[:, first : first + stop - start].contiguous()
+    first = start // c0
+    blocks = stored[first : -(-stop // c0)]
+    columns = from_nz(blocks, rows, blocks.shape[0] * c0)
+    return columns[:, start - first * c0 : stop - first * c0].contiguous()
 
 
 def nz_rows(stored: Tensor, columns: int, start: int, stop: int) -> Tensor:
-    """Rows [start, stop) of one stored matrix -> contiguous [stop - start, columns]."""
-    matrix = stored.flatten(1, 2)[:, start:stop]
-    return torch.movedim(matrix, 0, 1).flatten(1)[:, :columns].contiguous()
+    """Rows [start, stop) of one stored matrix -> contiguous [stop - start, columns]; reads only them."""
+    rows = stored.flatten(1, 2)[:, start:stop]
+    return torch.movedim(rows, 0, 1).flatten(1)[:, :columns].contiguous()

@@ -54,7 +54,7 @@ class Activation:
 
         Raises:
             ValueError: an unknown activation or parameter, a negative or NaN clamp, a parameter that is not finite, or
-                a beta of `situglu` that is 0.
+                one of `situglu` that is not above 0 (operator_readme.txt; HEAD's tiling refuses only 0).
         """
         if activation not in _KEYS:
             raise ValueError(f"activation={activation!r}; wanted one of {', '.join(get_args(Name))}.")
@@ -66,9 +66,9 @@ class Activation:
             raise ValueError(f"activation_clamp={activation_clamp!r}; wanted a number of at least 0, or None.")
         params = {**_DEFAULTS.get(activation, {}), **given}
         for key, value in params.items():
-            if not math.isfinite(value) or (activation == "situglu" and value == 0):
-                wanted = "finite and not 0" if activation == "situglu" else "finite"
-                raise ValueError(f"activation_params[{key!r}]={value!r}; wanted a number that is {wanted}.")
+            if not _is_finite(value) or (activation == "situglu" and value <= 0):
+                wanted = "finite number above 0" if activation == "situglu" else "finite number"
+                raise ValueError(f"activation_params[{key!r}]={value!r}; {activation} wants a {wanted}.")
         clamp = FLT_MAX if activation_clamp is None else activation_clamp
         # 0 means "no clamp" (both documents); situglu has none.
         limit = None if clamp == 0 or activation == "situglu" else clamp
@@ -91,6 +91,10 @@ class Activation:
             return silu(gate) * up
         alpha, beta = self.alpha or 0.0, self.beta or 0.0
         return gate * torch.sigmoid(alpha * gate) * (up + beta)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def silu(x: Tensor) -> Tensor:

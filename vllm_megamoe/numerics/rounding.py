@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from vllm_megamoe.numerics.switches import Fp16Overflow
+
 FP16_MAX = 65504.0
 
 
@@ -22,7 +24,7 @@ def truncate_to_fp16(x: Tensor) -> Tensor:
     return torch.where(too_far, bits - 1, bits).view(torch.float16)
 
 
-def to_fp16(x: Tensor, overflow: str) -> Tensor:
+def to_fp16(x: Tensor, overflow: Fp16Overflow = "inf") -> Tensor:
     """float32 -> float16, half even; `overflow` says what lies beyond 65504: `inf` or `saturate`."""
     return (x.clamp(-FP16_MAX, FP16_MAX) if overflow == "saturate" else x).to(torch.float16)
 

@@ -8,6 +8,11 @@ from vllm_megamoe.errors import ConfigError
 Rule = Literal["kernel", "spec"]
 """`kernel` follows the device's rounding points, `spec` the documents' formulas without intermediate roundings."""
 
+Nibbles = Literal["twos_complement", "offset_binary"]
+ScaleBits = Literal["fp32", "tf32"]
+Fp16Overflow = Literal["inf", "saturate"]
+StaleSlots = Literal["zero", "nan", "old"]
+
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
@@ -26,10 +31,10 @@ class Numerics:
     """
 
     rule: Rule = "kernel"
-    int4_nibbles: Literal["twos_complement", "offset_binary"] = "twos_complement"
-    scale_bits: Literal["fp32", "tf32"] = "fp32"
-    fp16_overflow: Literal["inf", "saturate"] = "inf"
-    stale_slots: Literal["zero", "nan", "old"] = "zero"
+    int4_nibbles: Nibbles = "twos_complement"
+    scale_bits: ScaleBits = "fp32"
+    fp16_overflow: Fp16Overflow = "inf"
+    stale_slots: StaleSlots = "zero"
 
     def __post_init__(self) -> None:
         for name, field in self.__dataclass_fields__.items():
