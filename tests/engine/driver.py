@@ -29,15 +29,22 @@ def greedy(llm: LLM, prompts: list[list[int]], max_tokens: int, one_by_one: bool
     return results
 
 
-def teacher(llm: LLM, sequences: list[list[int]], starts: list[int]) -> list[Rows]:
-    """The five best log-probabilities that the model gives at each position from `start` on, fed with fixed tokens."""
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=5, detokenize=False)
+def teacher(llm: LLM, sequences: list[list[int]], starts: list[int], best: int = 20) -> list[Rows]:
+    """The best log-probabilities that the model gives at each position from `start` on, fed with fixed tokens."""
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=best, detokenize=False)
     results = []
     outputs = llm.generate([{"prompt_token_ids": s} for s in sequences], params, use_tqdm=False)
     for output, start in zip(outputs, starts, strict=True):
         rows = output.prompt_logprobs[start:]
         results.append([{str(i): entry.logprob for i, entry in row.items()} for row in rows])
     return results
+
+
+def own_teacher(llm: LLM, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    """Generate greedily, then feed the engine its own tokens: the sequences, and the five best at each position."""
+    tokens = [result["tokens"] for result in greedy(llm, prompts, max_tokens)]
+    sequences = [prompt + more for prompt, more in zip(prompts, tokens, strict=True)]
+    return {"sequences": sequences, "top": teacher(llm, sequences, [len(p) for p in prompts], best=5)}
 
 
 def layers(llm: LLM) -> list[list[dict[str, Any]]]:
@@ -88,7 +95,7 @@ def _sabotage_worker(worker: Any, kind: str) -> None:
             module.swapped = kind == "swapped"
 
 
-STEPS = {f.__name__: f for f in (greedy, teacher, layers, sabotage)}
+STEPS = {f.__name__: f for f in (greedy, teacher, own_teacher, layers, sabotage)}
 
 
 def main(job_file: str, result_file: str) -> None:

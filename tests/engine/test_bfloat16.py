@@ -1,0 +1,106 @@
+"""In BF16, fed with the baseline's tokens, the log-probabilities of both paths differ by roundings alone.
+
+The bound. Both paths compute the same model; only inside the MoE layers do their roundings differ, and every rounding
+behind the first MoE layer then acts on slightly different values. One rounding to BF16 (8 significant bits) moves a
+value by at most u = 2^-9 of itself, u / sqrt(3) root-mean-square. R roundings of independent sign move the final hidden
+state by u * sqrt(R / 3) of its size. Logits are sums of 1024 products with independent random weights, so each moves by
+a normal amount with standard deviation u * sqrt(R / 3) * (standard deviation of the logits). A log-probability is a
+logit less a log-sum that moves no more than the logits do, hence the factor sqrt(2). Six standard deviations leave two
+in a billion; the test looks at some thousand values.
+"""
+
+import math
+from typing import Any
+
+import pytest
+from engines import EAGER, MEGAMOE, TP2, Engines
+
+pytestmark = pytest.mark.engine
+
+U = 2.0**-9
+# Roundings per MoE layer: the operator's four (both GEMMs, activation, combine; docs/numerics.md) and as many in
+# vLLM's kernel. Per layer besides: two norms, qkv, two rotations, attention, its projection, two residual sums.
+PER_LAYER = 4 + 4 + 9
+LAYERS = 2
+FINAL = 2  # last norm, logits
+ROUNDINGS = LAYERS * PER_LAYER + FINAL
+
+
+def bound(logit_std: float) -> float:
+    return 6 * math.sqrt(2) * U * math.sqrt(ROUNDINGS / 3) * logit_std
+
+
+def logit_std(checkpoint: str) -> float:
+    """Standard deviation of the logits: a normalised row times the weights of the last norm and of the head."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(f"{checkpoint}/model.safetensors")
+    head = tensors["lm_head.weight"].float() * tensors["model.norm.weight"].float()
+    return float(head.square().sum(dim=1).mean().sqrt())
+
+
+def largest_difference(baseline: list[Any], other: list[Any]) -> tuple[float, str]:
+    """Over the baseline's five best candidates at every position, with the place of the worst."""
+    worst, where = 0.0, "nowhere"
+    for s, (rows, others) in enumerate(zip(baseline, other, strict=True)):
+        for position, (row, compared) in enumerate(zip(rows, others, strict=True)):
+            for token, logprob in sorted(row.items(), key=lambda item: -item[1])[:5]:
+                difference = abs(compared.get(token, -math.inf) - logprob)
+                if difference > worst:
+                    worst, where = difference, f"sequence {s}, generated token {position}, candidate {token}"
+    return worst, where
+
+
+@pytest.fixture(scope="module")
+def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
+    """vLLM's own MoE on one rank."""
+    step = {"do": "own_teacher", "prompts": prompts, "max_tokens": 16}
+    return dict(engines.run({"model": checkpoint, **EAGER}, [step])[0])
+
+
+@pytest.fixture(scope="module")
+def teacher(baseline: dict[str, Any], prompts: list[list[int]]) -> dict[str, Any]:
+    return {"do": "teacher", "sequences": baseline["sequences"], "starts": [len(p) for p in prompts]}
+
+
+RUNS = {
+    "one rank, eager": EAGER,
+    "tensor parallel 2, eager": {**TP2, **EAGER},
+    "tensor parallel 2, compiled": TP2,
+}
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=pytest.mark.full if run == "one rank, eager" else ()) for run in RUNS]
+)
+def test_log_probabilities(
+    run: str, engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
+) -> None:
+    (top,) = engines.run({"model": checkpoint, **MEGAMOE, **RUNS[run]}, [teacher])
+    worst, where = largest_difference(baseline["top"], top)
+    limit = bound(logit_std(checkpoint))
+    assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
+
+
+@pytest.mark.full
+def test_data_parallel(
+    engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: dict[str, Any], teacher: dict[str, Any]
+) -> None:
+    """One rank is fed all sequences, the other only the first: it idles through the rest."""
+    one = {"do": "teacher", "sequences": teacher["sequences"][:1], "starts": teacher["starts"][:1]}
+    llm = {"model": checkpoint, **MEGAMOE, **EAGER, "enable_expert_parallel": True}
+    busy, idle = engines.run_data_parallel(llm, [[teacher], [one]])
+    limit = bound(logit_std(checkpoint))
+    for top, expected in ((busy[0], baseline["top"]), (idle[0], baseline["top"][:1])):
+        worst, where = largest_difference(expected, top)
+        assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
+
+
+def test_a_tenth_less_moe_output_is_seen(
+    engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
+) -> None:
+    """Negative control: with the MoE output times 0.9 the same comparison fails."""
+    steps = [{"do": "sabotage", "kind": "scaled"}, teacher]
+    llm = {"model": checkpoint, **MEGAMOE, **TP2, **EAGER, "enable_prefix_caching": False}
+    worst, _ = largest_difference(baseline["top"], engines.run(llm, steps)[1])
+    assert worst > bound(logit_std(checkpoint))
