@@ -1,0 +1,133 @@
+"""The demo's steps, in the order in which they are told."""
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from vllm_megamoe.demo import load, report
+from vllm_megamoe.demo.baseline import make_baseline, read_baseline
+from vllm_megamoe.demo.cache import Cache
+from vllm_megamoe.demo.client import Client
+from vllm_megamoe.demo.comparison import Difference, compare
+from vllm_megamoe.demo.failure import DemoError
+from vllm_megamoe.demo.process import OwnProcess
+from vllm_megamoe.demo.progress import waiting
+from vllm_megamoe.demo.server import serving
+
+OPERATOR_OPTIONS = ["--quantization", "megamoe", "--tensor-parallel-size", "2", "--enable-expert-parallel"]
+QUESTION = "What does a mixture of experts do?"
+ANSWER_TOKENS = 48
+LOAD_INTERVAL_S = 1.0
+LIMIT = 0.1
+
+_STEPS = 6
+
+
+@dataclass(slots=True)
+class Story:
+    """One run of the demo; `options` go to `vllm serve` after our own."""
+
+    console: Console
+    folder: Path
+    options: list[str]
+    keep: bool
+    _step: int = 0
+
+    def tell(self) -> None:
+        """Run all steps. Raises DemoError when one fails or the comparison is beyond its limit."""
+        cache = Cache(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_checkpoint(cache)
+        self._make_baseline(cache)
+        self._say("Serve it through the fused operator, by two workers that each hold half of the experts")
+        options = [*OPERATOR_OPTIONS, *self._eager(), *self.options]
+        log = cache.log("server")
+        environment = {**self._environment(cache), "VLLM_MEGAMOE_LOAD_LOG_S": str(LOAD_INTERVAL_S)}
+        with serving(self.console, cache.checkpoint, options, log, environment) as client:
+            before = load.settled_load(log, LOAD_INTERVAL_S)
+            self._ask(client)
+            found = self._compare(client, cache)
+            self._say("Expert load: tokens that each expert got for these questions")
+            report.show_load(self.console, load.since(before, load.settled_load(log, LOAD_INTERVAL_S)))
+            if self.keep:
+                self._wait_for_interrupt(client)
+        self.console.print("    stopped; no process is left", highlight=False)
+        self._judge(found)
+
+    def _make_checkpoint(self, cache: Cache) -> None:
+        self._say("Make a small checkpoint: Qwen3-MoE, random weights, 8 experts of 1024 x 1024, top-2, 2 layers")
+        if cache.checkpoint.exists():
+            self.console.print(f"    kept from before: {cache.checkpoint}", highlight=False, soft_wrap=True)
+            return
+        command = [sys.executable, "-m", "vllm_megamoe.demo.checkpoint", str(cache.checkpoint)]
+        with (
+            OwnProcess(command, cache.log("checkpoint"), {"HF_HUB_OFFLINE": "1"}) as process,
+            waiting(self.console, "    writing it") as show,
+        ):
+            while process.exit_code() is None:
+                show(cache.checkpoint.name)
+                time.sleep(0.2)
+            if process.exit_code() != 0:
+                raise process.failed("the checkpoint could not be written")
+
+    def _make_baseline(self, cache: Cache) -> None:
+        self._say("Record what vLLM's own MoE makes of it, for comparison")
+        if cache.baseline.exists():
+            self.console.print(f"    kept from before: {cache.baseline}", highlight=False, soft_wrap=True)
+            return
+        make_baseline(self.console, cache, self._eager(), self._environment(cache))
+
+    def _ask(self, client: Client) -> None:
+        self._say("Ask it (the weights are random, so the answers are noise, here kept to printable characters)")
+        self.console.print(f"    question: {QUESTION}", highlight=False)
+        answer = client.chat(QUESTION, ANSWER_TOKENS)
+        self.console.print(f"    answer:   {answer}", markup=False, highlight=False, soft_wrap=True)
+        self.console.print("    streamed: ", end="", highlight=False)
+        pieces = []
+        for piece in client.chat_stream(QUESTION, ANSWER_TOKENS):
+            pieces.append(piece)
+            self.console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
+        self.console.print()
+        if len(answer) != ANSWER_TOKENS or len("".join(pieces)) != ANSWER_TOKENS:
+            raise DemoError(f"an answer has not the {ANSWER_TOKENS} characters that were asked for; see above")
+
+    def _compare(self, client: Client, cache: Cache) -> Difference:
+        self._say("Compare it with the baseline, on the baseline's tokens")
+        found = compare(client, read_baseline(cache.baseline))
+        report.show_difference(self.console, found, self._limit())
+        return found
+
+    def _judge(self, found: Difference) -> None:
+        limit = self._limit()
+        if limit is not None and found.largest > limit:
+            raise DemoError(
+                f"log-probabilities differ by {found.largest:.4f} from vLLM's own MoE, bf16 rounding explains "
+                f"{limit}; the model's output is wrong. Logs and checkpoint: {self.folder}"
+            )
+
+    def _limit(self) -> float | None:
+        """The limit holds for the unquantised model; other options may change what is computed."""
+        return None if self.options else LIMIT
+
+    def _wait_for_interrupt(self, client: Client) -> None:
+        self.console.print(f"    the server stays at {client.url}, model {client.model}; end it with Ctrl-C")
+        while client.is_healthy():
+            time.sleep(1)
+        raise DemoError("the server has ended by itself; its log tells why")
+
+    def _environment(self, cache: Cache) -> dict[str, str]:
+        chosen = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(cache.compiled)}
+        return {name: value for name, value in chosen.items() if name not in os.environ}
+
+    def _eager(self) -> list[str]:
+        """vLLM compiles models with g++; without one both sides of the comparison run uncompiled."""
+        return [] if shutil.which("g++") else ["--enforce-eager"]
+
+    def _say(self, text: str) -> None:
+        self._step += 1
+        self.console.print(f"[bold]{self._step}/{_STEPS}[/] {text}", highlight=False)
