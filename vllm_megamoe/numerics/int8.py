@@ -35,7 +35,8 @@ def requantise(a: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
     scale = amax / LIMIT
     if rule == "spec":
         return _to_int8(half_away(a / scale[:, None])), scale
-    factor = (LIMIT / amax).masked_fill(amax == 0, 0.0)
+    # number / tensor would be reciprocal times number in torch, two roundings; the kernel divides once.
+    factor = (torch.full_like(amax, LIMIT) / amax).masked_fill(amax == 0, 0.0)
     return _to_int8(torch.round(a * factor[:, None])), scale
 
 

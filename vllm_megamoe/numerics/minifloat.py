@@ -21,15 +21,36 @@ _E2M1_MIDDLE = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 
 @cache
-def _e2m1_table() -> Tensor:
-    return torch.tensor(_E2M1 + tuple(-v for v in _E2M1), dtype=torch.float32)
+def _table(elem: Elem) -> Tensor:
+    """float32 value of every code."""
+    if elem == "e2m1":
+        return torch.tensor(_E2M1 + tuple(-v for v in _E2M1), dtype=torch.float32)
+    return torch.arange(256, dtype=torch.uint8).view(TORCH_DTYPE[elem]).to(torch.float32)
+
+
+@cache
+def _pair_table() -> Tensor:
+    """Both float32 values of every byte of two E2M1 codes, as one int64 word: a gather of words is twice as fast."""
+    every = torch.arange(256, dtype=torch.int64)
+    pairs = torch.stack([_table("e2m1")[every & 0x0F], _table("e2m1")[every >> 4]], dim=-1)
+    return pairs.view(torch.int64).flatten()
 
 
 def decode(codes: Tensor, elem: Elem) -> Tensor:
-    """uint8 codes (E2M1: the low four bits, sign in bit 3) -> float32 of the same shape."""
-    if elem == "e2m1":
-        return _e2m1_table().to(codes.device)[codes.to(torch.int32)]
-    return codes.view(TORCH_DTYPE[elem]).to(torch.float32)
+    """uint8 codes, one a byte (E2M1: the low four bits, sign in bit 3) -> float32 of the same shape."""
+    return _gather(_table(elem), codes)
+
+
+def decode_bytes(stored: Tensor, elem: Elem) -> Tensor:
+    """uint8 as operands store it -> float32: FP8 [..., C] -> [..., C], packed E2M1 [..., C/2] -> [..., C], low first."""
+    if elem != "e2m1":
+        return decode(stored, elem)
+    return _gather(_pair_table(), stored).view(torch.float32)
+
+
+def _gather(table: Tensor, codes: Tensor) -> Tensor:
+    # index_select on one dimension is several times faster than table[codes], and than torch's cast from E4M3.
+    return table.to(codes.device).index_select(0, codes.reshape(-1).to(torch.int32)).view(codes.shape)
 
 
 def encode(x: Tensor, elem: Elem) -> Tensor:

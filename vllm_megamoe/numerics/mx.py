@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vllm_megamoe.numerics.minifloat import EMAX, Elem, decode, encode
+from vllm_megamoe.numerics.minifloat import EMAX, Elem, decode, decode_bytes, encode
 from vllm_megamoe.numerics.switches import Rule
 
 GROUP = 32
@@ -45,9 +45,20 @@ def mx_quantise(x: Tensor, elem: Elem, rule: Rule = "kernel") -> tuple[Tensor, T
 
 def mx_dequantise(codes: Tensor, scales: Tensor, elem: Elem) -> Tensor:
     """uint8 codes [..., K] and E8M0 scales [..., ceil(K / 32)] -> float32 [..., K]; scale 0xFF makes its group NaN."""
-    k = codes.shape[-1]
-    factors = e8m0_value(scales).repeat_interleave(GROUP, dim=-1)[..., :k]
-    return decode(codes, elem) * factors
+    return _scaled(decode(codes, elem), scales)
+
+
+def mx_dequantise_bytes(stored: Tensor, scales: Tensor, elem: Elem) -> Tensor:
+    """The same from bytes as operands store them: FP8 [..., K], or two E2M1 codes a byte [..., K/2]."""
+    return _scaled(decode_bytes(stored, elem), scales)
+
+
+def _scaled(values: Tensor, scales: Tensor) -> Tensor:
+    *lead, k = values.shape
+    factors = e8m0_value(scales)
+    if k % GROUP:
+        return values * factors.repeat_interleave(GROUP, dim=-1)[..., :k]
+    return (values.view(*lead, k // GROUP, GROUP) * factors[..., None]).view(*lead, k)
 
 
 def e8m0_value(scales: Tensor) -> Tensor:
