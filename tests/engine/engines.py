@@ -1,7 +1,9 @@
 """Run jobs in engine processes, each job once per test session."""
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -79,10 +81,6 @@ def free_port() -> int:
 
 def stop_group(process: "subprocess.Popen[Any]") -> None:
     """End a process and all that it started."""
-    import signal
-
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

@@ -12,7 +12,7 @@ from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig, FusedMoE
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
 
 
-class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):
+class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
     """The operator dispatches, combines and returns complete rows: nothing is left to prepare or to finalise."""
 
     def output_is_reduced(self) -> bool:
@@ -23,7 +23,7 @@ class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):
         return torch.int32
 
 
-class OperatorExperts(mk.FusedMoEExpertsModular):
+class OperatorExperts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
     """Stands for the operator in vLLM's questions about a layer's experts."""
 
     @staticmethod

@@ -44,7 +44,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
 
-    def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> FusedMoEQuantConfig:
+    def get_fused_moe_quant_config(self, layer: Any) -> FusedMoEQuantConfig:
         return FUSED_MOE_UNQUANTIZED_CONFIG
 
     def maybe_roundup_sizes(
@@ -55,7 +55,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     def create_weights(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         num_experts: int,
         hidden_size: int,
         intermediate_size_per_partition: int,
@@ -72,7 +72,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             layer.register_parameter(name, weight)
             set_weight_attrs(weight, extra_weight_attrs)
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Turn the loaded weights into operands and make the buffer. Runs on all ranks, layer by layer, once."""
         if hasattr(layer, "mega_moe"):
             raise ConfigError(
@@ -100,7 +100,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     def apply(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         x: Tensor,
         topk_weights: Tensor,
         topk_ids: Tensor,
@@ -108,4 +108,5 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         shared_experts_input: Tensor | None,
     ) -> Tensor:
         """One operator call for the whole layer; shared experts stay with vLLM's runner, which adds them."""
-        return layer_op.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+        y: Tensor = layer_op.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+        return y
