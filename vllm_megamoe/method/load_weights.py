@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.layout.operands import ExpertOperands, to_operands
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.profiles.use_cases import UseCase
@@ -73,10 +73,6 @@ def _lists(found: list[ExpertOperands]) -> LayerOperands:
 
 
 def operand_bytes(operands: LayerOperands) -> int:
-    """Bytes that a layer's operands hold."""
+    """Bytes that a layer's operands hold, the blocks' padding included."""
     lists = (operands.l1, operands.l2, operands.l1_sf, operands.l2_sf, operands.l1_bias, operands.l2_bias)
-    return sum(_nbytes(tensor) for tensors in lists if tensors for tensor in tensors)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * torch.empty((), dtype=tensor.dtype).element_size()
+    return sum(inner(tensor).nbytes for tensors in lists if tensors for tensor in tensors)
