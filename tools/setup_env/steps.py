@@ -47,11 +47,8 @@ def make_environment(places: Places) -> None:
     _require_disk(places)
     python = interpreter.choose()
     say(f"making {places.venv} with {python}")
-    if places.venv.exists():
-        shutil.rmtree(places.venv)
-    advice = (
-        "On Debian and Ubuntu, venv is a package of its own: install python3-venv, then run the same command again."
-    )
+    _remove_environment(places)
+    advice = "On Debian and Ubuntu venv is a package of its own: install python3-venv, then run the same command again."
     run_logged([python, "-m", "venv", str(places.venv)], places.log, "could not make a virtual environment", advice)
 
 

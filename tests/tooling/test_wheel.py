@@ -1,0 +1,75 @@
+"""The package builds as a wheel, and what is installed from it is whole and registers with vLLM."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+def run(command: list[str], **environment: str) -> str:
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment or None)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def source(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git would commit: nothing else in the tree helps, and the build leaves nothing there."""
+    target = tmp_path_factory.mktemp("source")
+    listed = run(["git", "-C", str(repository), "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+    for name in filter(None, listed.split("\0")):
+        if name.startswith("vllm_megamoe/") or "/" not in name:
+            if not (repository / name).exists():
+                continue
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes((repository / name).read_bytes())
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(target), str(source)])
+    (found,) = target.glob("*.whl")
+    return found
+
+
+def test_holds_every_module_and_nothing_else(wheel: Path, source: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    wanted = {
+        path.relative_to(source).as_posix()
+        for path in (source / "vllm_megamoe").rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+    assert names >= wanted
+    assert {name.split("/")[0] for name in names} == {"vllm_megamoe"}
+
+
+def test_metadata(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    metadata = archive.read(f"{folder}/METADATA").decode()
+    entry_points = archive.read(f"{folder}/entry_points.txt").decode()
+    assert "\nRequires-Python: >=3.11\n" in metadata
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert "Apache License" in archive.read(f"{folder}/licenses/LICENSE").decode()
+    assert "[vllm.general_plugins]\nmegamoe = vllm_megamoe.plugin:register\n" in entry_points
+
+
+def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "install", "--no-deps", "--no-index", "--target", str(tmp_path), str(wheel)])
+    code = (
+        "import vllm_megamoe, importlib.metadata as m;"
+        "point, *_ = m.entry_points(group='vllm.general_plugins', name='megamoe');"
+        "point.load()(); point.load()();"
+        "from vllm.model_executor.layers.quantization import get_quantization_config as get;"
+        "print(vllm_megamoe.__file__, get('megamoe').__module__)"
+    )
+    found = run([sys.executable, "-P", "-c", code], PYTHONPATH=str(tmp_path), PATH="/usr/bin:/bin", HOME=str(tmp_path))
+    file, module = found.split()[-2:]
+    assert file == str(tmp_path / "vllm_megamoe" / "__init__.py")
+    assert module == "vllm_megamoe.quant_config"
