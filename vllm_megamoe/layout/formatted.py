@@ -22,6 +22,9 @@ _ALLOWED = "detach, clone, copy_ of equals, view(dtype), and indexing or unbind 
 class FormattedTensor(Tensor):
     """A matrix [R, C], or a stack [E, R, C], as `format_cast` makes it.
 
+    To put one into a module, assign a new Parameter of it. Assigning it to `.data` of a plain parameter would leave the
+    bytes behind: torch gives no way to notice that.
+
     Attributes:
         stored: plain tensor [.., ceil(C/C0), ceil(R/16), 16, C0]: the bytes in their real order.
         acl_format: the format.
@@ -50,6 +53,18 @@ class FormattedTensor(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         del tensor_contents
         return f"FormattedTensor({list(self.shape)}, {self.dtype}, {AclFormat(self.acl_format).name})"
+
+    @property
+    def data(self) -> "FormattedTensor":
+        """As of any tensor: the same bytes, detached. Assigning puts another formatted tensor's bytes in place."""
+        return _same(self)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        # torch's own setter would replace shape and dtype and leave `stored` as it was.
+        if not isinstance(value, FormattedTensor) or (value.shape, value.dtype) != (self.shape, self.dtype):
+            raise LayoutError(f"data of {self!r} cannot become {_text(value)}; wanted a formatted tensor of that kind.")
+        self.stored, self.acl_format = value.stored, value.acl_format
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[int]]:
         """For fake tensors and torch.compile: the inner tensor's name, and the rest."""
@@ -83,6 +98,11 @@ def inner(tensor: Tensor) -> Tensor:
     return tensor.stored if isinstance(tensor, FormattedTensor) else tensor
 
 
+def _text(tensor: Tensor) -> str:
+    """A tensor in an error: its kind, not its numbers."""
+    return repr(tensor) if isinstance(tensor, FormattedTensor) else f"a plain {list(tensor.shape)} of {tensor.dtype}"
+
+
 def _same(tensor: FormattedTensor, **options: Any) -> FormattedTensor:
     del options
     return FormattedTensor(tensor.stored.detach(), tensor.acl_format, tensor.shape)
@@ -107,7 +127,9 @@ def _copy_into(target: Tensor, source: Tensor, non_blocking: bool = False) -> Te
     if not (isinstance(target, FormattedTensor) and isinstance(source, FormattedTensor)) or (
         (target.acl_format, target.shape, target.dtype) != (source.acl_format, source.shape, source.dtype)
     ):
-        raise LayoutError(f"copy_ of {source!r} into {target!r}: wanted one format, shape and dtype on both sides.")
+        raise LayoutError(
+            f"copy_ of {_text(source)} into {_text(target)}: wanted one format, shape and dtype on both sides."
+        )
     target.stored.copy_(source.stored, non_blocking)
     return target
 

@@ -42,7 +42,7 @@ def decode(codes: Tensor, elem: Elem) -> Tensor:
 
 
 def decode_bytes(stored: Tensor, elem: Elem) -> Tensor:
-    """uint8 as operands store it -> float32: FP8 [..., C] -> [..., C], packed E2M1 [..., C/2] -> [..., C], low first."""
+    """uint8 as operands store it -> float32 [..., C]: FP8 [..., C], or E2M1 [..., C/2] with the low nibble first."""
     if elem != "e2m1":
         return decode(stored, elem)
     return _gather(_pair_table(), stored).view(torch.float32)
