@@ -145,7 +145,9 @@ def _view_dtype(tensor: FormattedTensor, dtype: torch.dtype) -> FormattedTensor:
 
 def _leading(tensor: FormattedTensor, dim: int, what: str) -> None:
     if dim % tensor.dim() >= tensor.dim() - 2:
-        raise LayoutError(f"{what} along dimension {dim} of {tensor!r} would cut blocks; use layout.blocks.read_block.")
+        raise LayoutError(
+            f"{what} along dimension {dim} of {tensor!r} would cut blocks; take format_cast(.., ND) first."
+        )
 
 
 def _select(tensor: FormattedTensor, dim: int, index: int) -> FormattedTensor:

@@ -1,12 +1,13 @@
 """FRACTAL_NZ as pure functions: blocks of C0 columns, each stored as a plain matrix of rows.
 
+A block of columns is contiguous; a range of rows is one stretch out of every block.
+
     logical [R, C]  ->  stored [ceil(C/C0), ceil(R/16), 16, C0]
     off(r, c) = (c / C0) * (R16 * C0) + (r / 16) * (16 * C0) + (r % 16) * C0 + c % C0,   R16 = R rounded up to 16
 
 Source: operator documents, format FRACTAL_NZ (zN order); docs/layouts.md draws it.
 """
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -26,18 +27,3 @@ def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
     """The inverse: [..., ceil(columns/c0), ceil(rows/16), 16, c0] -> contiguous [..., rows, columns]."""
     matrix = stored.movedim(-4, -2).flatten(-2).flatten(-3, -2)
     return matrix[..., :rows, :columns].contiguous()
-
-
-def nz_columns(stored: Tensor, rows: int, start: int, stop: int) -> Tensor:
-    """Columns [start, stop) of one stored matrix -> contiguous [rows, stop - start]; reads only their blocks."""
-    c0 = stored.shape[-1]
-    first = start // c0
-    blocks = stored[first : -(-stop // c0)]
-    columns = from_nz(blocks, rows, blocks.shape[0] * c0)
-    return columns[:, start - first * c0 : stop - first * c0].contiguous()
-
-
-def nz_rows(stored: Tensor, columns: int, start: int, stop: int) -> Tensor:
-    """Rows [start, stop) of one stored matrix -> contiguous [stop - start, columns]; reads only them."""
-    rows = stored.flatten(1, 2)[:, start:stop]
-    return torch.movedim(rows, 0, 1).flatten(1)[:, :columns].contiguous()
