@@ -1,0 +1,39 @@
+"""Who runs the operator: the CANN package on an NPU, else the CPU twin. Resolved once, logged once."""
+
+import importlib.util
+import logging
+from functools import cache
+from typing import Literal
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.ops.settings import Backend
+
+logger = logging.getLogger(__name__)
+
+Resolved = Literal["cann", "cpu"]
+
+
+@cache
+def resolve(backend: Backend) -> Resolved:
+    """The backend that new buffers get; calls then follow their buffer, and nothing falls back at run time.
+
+    Raises:
+        OperatorError: `cann` was asked for by name on a machine that cannot run it.
+    """
+    missing = _missing_for_cann() if backend != "cpu" else "backend='cpu' was chosen"
+    if backend == "cann" and missing:
+        raise OperatorError(f"settings(backend='cann'): {missing}; install the Ascend stack or take backend='cpu'.")
+    resolved: Resolved = "cpu" if missing else "cann"
+    reason = f" ({missing})" if missing else ""
+    logger.info("megamoe operator backend: %s%s", resolved, reason)
+    return resolved
+
+
+def _missing_for_cann() -> str:
+    """What this machine lacks for the CANN package, empty when nothing."""
+    for package in ("torch_npu", "cann_ops_transformer"):
+        if importlib.util.find_spec(package) is None:
+            return f"no package {package}"
+    from vllm_megamoe.ops.cann import npu_is_present
+
+    return "" if npu_is_present() else "no NPU"

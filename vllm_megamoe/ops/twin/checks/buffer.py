@@ -1,0 +1,96 @@
+"""Arguments of get_symm_buffer_for_mega_moe; checked again at every call, because attributes may have changed."""
+
+from vllm_megamoe.errors import LayoutError
+from vllm_megamoe.layout.acl import AclDtype, normalise_dtype
+from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.ops.twin.checks.profile import check_profile
+from vllm_megamoe.ops.twin.limits import MAX_LOCAL_EXPERTS
+from vllm_megamoe.ops.twin.refusal import refusal
+
+README = "operator_readme.txt, attributes"
+_LEAST = {"num_experts": 1, "num_max_tokens_per_rank": 0, "num_topk": 1, "hidden": 1, "max_recv_token_num": 0}
+_CHOICES = {
+    "dispatch_quant_mode": (0, 2, 4),
+    "combine_quant_mode": (0, 3, 4),
+    "topk_weights_type": (0, 1),
+    "combine_comm_mode": (0, 1),
+    "comm_alg": ("",),
+}
+# Output types of each dispatch mode; None only where the documents leave the type open.
+_OUT_TYPES: dict[int, tuple[AclDtype | None, ...]] = {
+    0: (None, AclDtype.BF16, AclDtype.FLOAT8_E5M2, AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
+    2: (None, AclDtype.INT8),
+    4: (AclDtype.FLOAT8_E5M2, AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
+}
+
+
+def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
+    """Refuse a configuration that no use case has.
+
+    Raises:
+        OperatorError: naming the first attribute that is wrong.
+    """
+    check_profile(config)
+    for name, least in _LEAST.items():
+        value = getattr(buffer, name)
+        if not isinstance(value, int) or value < least:
+            raise refusal(name, repr(value), f"must be an int of at least {least}", README, "Correct it.")
+    for name, choices in _CHOICES.items():
+        value = getattr(buffer, name)
+        if value not in choices:
+            wanted = ", ".join(repr(choice) for choice in choices)
+            raise refusal(name, repr(value), f"must be one of {wanted}", README, "Correct it.")
+    _check_experts(buffer)
+    _check_modes(buffer)
+
+
+def out_type(buffer: SymmBuffer) -> AclDtype | None:
+    """`dispatch_quant_out_dtype` in any spelling."""
+    name = "dispatch_quant_out_dtype"
+    try:
+        return normalise_dtype(buffer.dispatch_quant_out_dtype, name)
+    except LayoutError as e:
+        wanted = "must be a torch dtype, 1, 23, 24, or an ACL number + 256"
+        raise refusal(name, repr(buffer.dispatch_quant_out_dtype), wanted, README, "Correct it.") from e
+
+
+def _check_experts(buffer: SymmBuffer) -> None:
+    ranks, experts = buffer.ep_world_size, buffer.num_experts
+    if experts % ranks:
+        raise refusal(
+            "num_experts",
+            experts,
+            f"must be a multiple of the {ranks} ranks of the group",
+            README,
+            "Choose a group whose size divides it.",
+        )
+    if experts // ranks > MAX_LOCAL_EXPERTS:
+        raise refusal(
+            "num_experts",
+            experts,
+            f"gives {experts // ranks} experts per rank, the most are {MAX_LOCAL_EXPERTS}",
+            "operator_readme.txt, localMoeExpertNum",
+            "Use more ranks.",
+        )
+
+
+def _check_modes(buffer: SymmBuffer) -> None:
+    mode, out = buffer.dispatch_quant_mode, out_type(buffer)
+    if out not in _OUT_TYPES[mode]:
+        wanted = ", ".join("None" if dtype is None else dtype.name for dtype in _OUT_TYPES[mode])
+        raise refusal(
+            "dispatch_quant_out_dtype",
+            repr(buffer.dispatch_quant_out_dtype),
+            f"must be one of {wanted} with dispatch_quant_mode={mode}",
+            "operator_readme.txt, use case tables",
+            "Give the type that the tokens are quantised to.",
+        )
+    if buffer.combine_comm_mode == 1 and buffer.combine_quant_mode != 0:
+        raise refusal(
+            "combine_quant_mode",
+            buffer.combine_quant_mode,
+            "must be 0 with combine_comm_mode=1",
+            "operator_readme.txt, combineCommMode",
+            "Set one of the two to 0.",
+        )

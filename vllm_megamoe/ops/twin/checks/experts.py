@@ -1,0 +1,104 @@
+"""Routed and shared experts as wholes: use case, sizes, number."""
+
+from vllm_megamoe.layout.acl import AclDtype
+from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.twin.call import Experts, RawCall
+from vllm_megamoe.ops.twin.checks.buffer import out_type
+from vllm_megamoe.ops.twin.checks.weights import INT_TYPES, MX_TYPES, element_of, read_weights
+from vllm_megamoe.ops.twin.mx import ELEM_OF
+from vllm_megamoe.ops.twin.refusal import refusal
+from vllm_megamoe.ops.twin.weights import Order, RawWeights, Weights
+
+TABLES = "operator_readme.txt, use case tables"
+MAX_SHARED = 4
+FLOATS = (AclDtype.BF16, AclDtype.FLOAT)
+# Weight types that each type of dispatched rows multiplies (A8W8-FP, A8W4-FP, A4W4-FP).
+MX_PAIRS = {
+    AclDtype.FLOAT8_E5M2: (AclDtype.FLOAT8_E5M2,),
+    AclDtype.FLOAT8_E4M3FN: (AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
+    AclDtype.FLOAT4_E2M1: (AclDtype.FLOAT4_E2M1,),
+}
+
+
+def read_routed(raw: RawCall, buffer: SymmBuffer) -> Experts:
+    """The routed experts, one of the six use cases.
+
+    Raises:
+        OperatorError: missing, of another number, size or type than the buffer's use case has.
+    """
+    return _read(raw.l1, raw.l2, buffer, out_type(buffer), buffer.experts_per_rank)
+
+
+def read_shared(raw: RawCall, buffer: SymmBuffer) -> Experts | None:
+    """The shared experts, None when there are none; they may have another type than the routed ones.
+
+    Raises:
+        OperatorError: see `read_routed`; more than four, or another list layout than the routed ones.
+    """
+    if not raw.shared_l1.tensors and not raw.shared_l2.tensors:
+        return None
+    out = raw.shared_out if raw.shared_out is not None else out_type(buffer)
+    if out is not out_type(buffer) and out is not None and buffer.dispatch_quant_mode != 4:
+        rule = "must be None or the buffer's dispatch_quant_out_dtype unless dispatch_quant_mode is 4"
+        source = "operator_readme.txt, sharedExpertQuantOutDtype"
+        raise refusal("shared_expert_quant_out_dtype", out.name, rule, source, "Drop it.")
+    if raw.shared_l1.tensors and element_of(raw.shared_l1) is AclDtype.INT4:
+        rule = "INT4 needs a bias, which shared experts do not take"
+        raise refusal("shared_l1_weights", "INT4", rule, "operator_readme.txt, sharedBias1", "Use INT8.")
+    experts = _read(raw.shared_l1, raw.shared_l2, buffer, out, None)
+    if not 1 <= experts.l1.count <= MAX_SHARED:
+        rule = f"must hold 0 to {MAX_SHARED} experts"
+        source = "operator_readme.txt, sharedExpertNumPerRank"
+        raise refusal("shared_l1_weights", f"{experts.l1.count} experts", rule, source, "Use fewer.")
+    if raw.shared_l1.is_stacked != raw.l1.is_stacked:
+        rule = "must have the list layout of l1_weights (per expert, or stacked)"
+        source = "operator_readme.txt, TensorList layouts"
+        raise refusal("shared_l1_weights", "the other layout", rule, source, "Stack both or neither.")
+    return experts
+
+
+def _read(raw1: RawWeights, raw2: RawWeights, buffer: SymmBuffer, out: AclDtype | None, count: int | None) -> Experts:
+    for raw in (raw1, raw2):
+        if not raw.tensors:
+            raise refusal(raw.name, "no tensor", "must hold the experts of this rank", TABLES, "Pass them.")
+    if raw1.is_stacked != raw2.is_stacked:
+        rule = f"must have the list layout of {raw1.name} (per expert, or stacked)"
+        source = "operator_readme.txt, TensorList layouts"
+        raise refusal(raw2.name, "the other layout", rule, source, "Stack both or neither.")
+    element = element_of(raw1)
+    _check_use_case(raw1.name, element, buffer.dispatch_quant_mode, out)
+    order: Order = "k_last" if element in MX_TYPES else "k_first"
+    l1, l2 = (read_weights(raw, order, element is AclDtype.INT4) for raw in (raw1, raw2))
+    _check_sizes(l1, l2, buffer, count)
+    return Experts(l1, l2, ELEM_OF[out] if element in MX_TYPES and out is not None else None)
+
+
+def _check_use_case(name: str, element: AclDtype, mode: int, out: AclDtype | None) -> None:
+    """The weight type must belong to the buffer's dispatch."""
+    if mode == 2:
+        allowed: tuple[AclDtype, ...] = INT_TYPES
+    elif out in MX_PAIRS:
+        allowed = MX_PAIRS[out]
+    else:
+        allowed = FLOATS
+    if element not in allowed:
+        wanted = " or ".join(dtype.name for dtype in allowed)
+        dispatch = f"dispatch_quant_mode={mode}, dispatch type {out.name if out is not None else None}"
+        raise refusal(name, element.name, f"must be {wanted} with {dispatch}", TABLES, "Change one of them.")
+
+
+def _check_sizes(l1: Weights, l2: Weights, buffer: SymmBuffer, count: int | None) -> None:
+    if count is not None and l1.count != count:
+        rule = f"must hold {count} experts: num_experts / ranks of the buffer"
+        raise refusal(l1.name, f"{l1.count} experts", rule, TABLES, "Pass this rank's experts, all of them.")
+    if l2.count != l1.count:
+        raise refusal(l2.name, f"{l2.count} experts", f"must hold {l1.count}, as {l1.name}", TABLES, "Pass them.")
+    if l2.element is not l1.element:
+        raise refusal(l2.name, l2.element.name, f"must be {l1.element.name}, as {l1.name}", TABLES, "Convert one.")
+    where = "[hidden, 2 * intermediate]" if l1.order == "k_first" else "[2 * intermediate, hidden]"
+    if l1.inputs != buffer.hidden or l1.outputs % 2 or not l1.outputs:
+        rule = f"must be {where} with hidden={buffer.hidden}"
+        raise refusal(l1.name, f"K={l1.inputs}, N={l1.outputs}", rule, TABLES, "Check its order of dimensions.")
+    if l2.inputs * 2 != l1.outputs or l2.outputs != buffer.hidden:
+        rule = f"must take {l1.outputs // 2} inputs (half of {l1.name}'s N) to hidden={buffer.hidden} outputs"
+        raise refusal(l2.name, f"K={l2.inputs}, N={l2.outputs}", rule, TABLES, "Check its order of dimensions.")

@@ -1,0 +1,68 @@
+"""x, ids, router weights, mask and scales of a call. Strided tensors are taken (torch_api.txt, constraints table)."""
+
+import torch
+
+from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.twin.call import RawCall
+from vllm_megamoe.ops.twin.refusal import refusal
+
+API = "torch_api.txt, mega_moe parameters"
+README = "operator_readme.txt, parameters"
+PACKED_FP4 = (torch.uint8, torch.float4_e2m1fn_x2)
+X_DTYPES = (torch.bfloat16, torch.float32, torch.float8_e5m2, torch.float8_e4m3fn, *PACKED_FP4)
+
+
+def check_tokens(raw: RawCall, buffer: SymmBuffer) -> int:
+    """Check shapes and dtypes; returns H in elements.
+
+    Raises:
+        OperatorError: naming the argument.
+    """
+    hidden = _check_x(raw, buffer)
+    tokens = raw.x.shape[0]
+    want_ids = (tokens, buffer.num_topk)
+    for name, tensor in (("topk_ids", raw.topk_ids), ("topk_weights", raw.topk_weights)):
+        if tuple(tensor.shape) != want_ids:
+            rule = f"must be {list(want_ids)}: the rows of x, and num_topk of the buffer"
+            raise refusal(f"{name}.shape", list(tensor.shape), rule, API, "Pass one entry per token and expert.")
+    if raw.topk_ids.dtype != torch.int32:
+        rule = "must be torch.int32"
+        raise refusal("topk_ids.dtype", raw.topk_ids.dtype, rule, API, "Convert with .to(torch.int32).")
+    if raw.topk_weights.dtype not in (torch.float32, torch.bfloat16):
+        rule = "must be torch.float32 or torch.bfloat16"
+        raise refusal("topk_weights.dtype", raw.topk_weights.dtype, rule, README, "Convert with .float().")
+    _check_mask(raw, tokens)
+    return hidden
+
+
+def _check_x(raw: RawCall, buffer: SymmBuffer) -> int:
+    x = raw.x
+    if x.dim() != 2:
+        raise refusal("x.shape", list(x.shape), "must be [num_tokens, hidden]", API, "Reshape to two dimensions.")
+    if x.dtype not in X_DTYPES:
+        rule = "must be torch.bfloat16, or fp8 or packed fp4 with scales (float32: twin only)"
+        raise refusal("x.dtype", x.dtype, rule, README, "Convert with .to(torch.bfloat16).")
+    hidden = int(x.shape[1]) * (2 if x.dtype in PACKED_FP4 else 1)
+    if hidden != buffer.hidden:
+        rule = f"must have hidden={buffer.hidden} columns, as the buffer"
+        raise refusal("x.shape", list(x.shape), rule, "torch_api.txt, consistency", "Make a buffer for this size.")
+    if buffer.num_max_tokens_per_rank and x.shape[0] > buffer.num_max_tokens_per_rank:
+        raise refusal(
+            "x.shape",
+            list(x.shape),
+            f"has more rows than num_max_tokens_per_rank={buffer.num_max_tokens_per_rank} of the buffer",
+            "operator_readme.txt, numMaxTokensPerRank",
+            "Split the batch or make a larger buffer.",
+        )
+    return hidden
+
+
+def _check_mask(raw: RawCall, tokens: int) -> None:
+    if raw.mask is None:
+        return
+    if tuple(raw.mask.shape) != (tokens,):
+        rule = f"must be [{tokens}]"
+        raise refusal("x_active_mask.shape", list(raw.mask.shape), rule, API, "One entry per row of x.")
+    if raw.mask.dtype != torch.int8:
+        rule = "must be torch.int8"
+        raise refusal("x_active_mask.dtype", raw.mask.dtype, rule, API, "Convert with .to(torch.int8).")

@@ -1,0 +1,65 @@
+"""What each rank tells every other one at the start of a call: which call it makes, or why it refuses to.
+
+One message of fixed size, so that ranks which disagree on everything else can still read each other.
+
+    int64 words:  magic | failed | sequence | facts ... | text (bytes) | counts for the reader's experts (int32)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vllm_megamoe.ops.twin.limits import MAX_LOCAL_EXPERTS
+
+MAGIC = 0x4D65_6761_4D6F_4501
+FACT_WORDS = 32
+TEXT_BYTES = 512
+_TEXT_AT = 3 + FACT_WORDS
+_COUNTS_AT = _TEXT_AT + TEXT_BYTES // 8
+WORDS = _COUNTS_AT + MAX_LOCAL_EXPERTS // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One rank's side of a call.
+
+    Attributes:
+        sequence: number of the call on this communicator, refused calls included.
+        facts: numbers that must be equal on all ranks, in the order of `facts.NAMES`.
+        counts: int64 [E], rows for each of the reader's experts.
+        failure: why this rank refuses its call, None when it does not.
+    """
+
+    sequence: int
+    facts: tuple[int, ...]
+    counts: Tensor
+    failure: str | None = None
+
+    def pack(self) -> Tensor:
+        """int64 [WORDS]."""
+        words = torch.zeros(WORDS, dtype=torch.int64)
+        numbers = [MAGIC, int(self.failure is not None), self.sequence, *self.facts]
+        words[: len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        if self.failure is not None:
+            text = bytearray(self.failure.encode()[:TEXT_BYTES])
+            words[_TEXT_AT:_COUNTS_AT].view(torch.uint8)[: len(text)] = torch.frombuffer(text, dtype=torch.uint8)
+        words[_COUNTS_AT:].view(torch.int32)[: len(self.counts)] = self.counts.to(torch.int32)
+        return words
+
+
+def unpack(words: Tensor, facts: int, experts: int) -> Header | None:
+    """A received message, None when it is none of ours.
+
+    Args:
+        words: int64 [WORDS].
+        facts: how many facts to read.
+        experts: how many counts to read.
+    """
+    magic, failed, sequence = words[:3].tolist()
+    if magic != MAGIC:
+        return None
+    text = bytes(words[_TEXT_AT:_COUNTS_AT].view(torch.uint8).tolist()).rstrip(b"\0") if failed else b""
+    counts = words[_COUNTS_AT:].view(torch.int32)[:experts].to(torch.int64)
+    failure = text.decode(errors="replace") if failed else None
+    return Header(sequence, tuple(words[3 : 3 + facts].tolist()), counts, failure)

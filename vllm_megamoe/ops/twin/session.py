@@ -1,0 +1,175 @@
+"""One call's conversation with the other ranks: header, rows out, rows back. Alone, a rank talks to nobody."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vllm_megamoe.errors import PeerError
+from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.ops.twin.facts import NAMES, no_facts, shown
+from vllm_megamoe.ops.twin.header import WORDS, Header, unpack
+from vllm_megamoe.ops.twin.link import COMBINE_TAG, DISPATCH_TAG, HEADER_TAG, Channel, empty_bytes, link_of
+
+FIRST_CALL_TIMEOUT_S = 1800.0
+"""The first call of a buffer may have to wait for a rank that still loads or compiles."""
+
+STATUS_BYTES = 8
+
+
+class Session:
+    """Begin a call.
+
+    Args:
+        buffer: of the call.
+        config: its settings.
+    """
+
+    def __init__(self, buffer: SymmBuffer, config: Settings) -> None:
+        self.buffer, self.rank, self.ranks = buffer, buffer.rank_id, buffer.ep_world_size
+        self.channel: Channel | None = None
+        if buffer.group is None or self.ranks == 1:
+            return
+        link = link_of(buffer.group)
+        link.sequence += 1
+        self.sequence = link.sequence
+        timeout = config.timeout_s
+        if not buffer.calls_completed:
+            timeout = max(timeout, FIRST_CALL_TIMEOUT_S)
+        where = f"mega_moe, rank {self.rank}, call {self.sequence} on its group"
+        self.channel = Channel(buffer.group, link, timeout, where)
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the peers that this rank raises instead of making its call."""
+        if self.channel is None:
+            return
+        none = torch.empty(0, dtype=torch.int64)
+        reason = f"{type(error).__name__}: {error}"
+        message = Header(self.sequence, no_facts(self.buffer), none, reason).pack()
+        for peer in self.channel.peers:
+            self.channel.send(peer, message, HEADER_TAG)
+        self.channel.abandon()
+
+    def meet(self, facts: tuple[int, ...], counts: Tensor) -> Tensor:
+        """Exchange headers: int64 [ranks, E], rows for each rank's experts -> [ranks, E], rows from each rank for ours.
+
+        Raises:
+            PeerError: a peer is missing, refused, or makes another call.
+        """
+        if self.channel is None:
+            return counts
+        channel = self.channel
+        for peer in channel.peers:
+            channel.send(peer, Header(self.sequence, facts, counts[peer]).pack(), HEADER_TAG)
+        received = counts.clone()
+        memories = {peer: torch.empty(WORDS, dtype=torch.int64) for peer in channel.peers}
+        works = {peer: channel.receive(peer, memories[peer], HEADER_TAG) for peer in channel.peers}
+        for peer in channel.peers:
+            channel.wait(peer, works[peer], "it did not make this call")
+            header = self._current(peer, memories[peer], counts.shape[1])
+            self._compare(peer, header, facts)
+            received[peer] = header.counts
+        return received
+
+    def exchange(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
+        """Rows on the way to their experts.
+
+        Args:
+            chunks: uint8 [n, width] for each rank.
+            expected: rows that come from each rank.
+
+        Returns:
+            uint8 [expected, width] from each rank.
+        """
+        if self.channel is None:
+            return list(chunks)
+        return self._swap([chunk.flatten() for chunk in chunks], [n * width for n in expected], DISPATCH_TAG, width)
+
+    def give_back(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
+        """Rows on the way home, with a word behind them that says whether their rank succeeded.
+
+        Raises:
+            PeerError: a peer failed in the middle of its call.
+        """
+        if self.channel is None:
+            return list(chunks)
+        self.channel.restart_clock()
+        good = torch.zeros(STATUS_BYTES, dtype=torch.uint8)
+        sizes = [n * width + STATUS_BYTES if n else 0 for n in expected]
+        messages = [torch.cat([chunk.flatten(), good]) if len(chunk) else chunk.flatten() for chunk in chunks]
+        found = self._swap(messages, sizes, COMBINE_TAG, None)
+        rows: list[Tensor] = []
+        for rank, message in enumerate(found):
+            body, status = message[: expected[rank] * width], message[expected[rank] * width :]
+            if status.any():
+                raise PeerError(f"{self.channel.where}: rank {rank} failed in the middle of its call. See its log.")
+            rows.append(body.view(-1, width))
+        self.channel.finish()
+        return rows
+
+    def fail(self, rows: Sequence[int], width: int) -> None:
+        """In place of `give_back`: tell those who wait for rows that none will come.
+
+        Args:
+            rows: how many rows each rank expects.
+        """
+        if self.channel is None:
+            return
+        for peer in self.channel.peers:
+            if rows[peer]:
+                message = torch.ones(rows[peer] * width + STATUS_BYTES, dtype=torch.uint8)
+                self.channel.send(peer, message, COMBINE_TAG)
+        self.channel.abandon()
+
+    def abandon(self) -> None:
+        """Leave the call after an error of the exchange itself."""
+        if self.channel is not None:
+            self.channel.abandon()
+
+    def _swap(self, messages: list[Tensor], sizes: list[int], tag: int, width: int | None) -> list[Tensor]:
+        channel = self.channel
+        if channel is None:
+            return messages
+        found = [messages[rank] if rank == self.rank else empty_bytes(size) for rank, size in enumerate(sizes)]
+        works = {peer: channel.receive(peer, found[peer], tag) for peer in channel.peers if sizes[peer]}
+        for peer in channel.peers:
+            if len(messages[peer]):
+                channel.send(peer, messages[peer], tag)
+        for peer, work in works.items():
+            channel.wait(peer, work, "its rows did not come")
+        return [message.view(-1, width) if width else message for message in found]
+
+    def _current(self, peer: int, memory: Tensor, experts: int) -> Header:
+        """The peer's header of this call; those of calls that this rank refused come first and are dropped."""
+        if self.channel is None:
+            raise PeerError("a rank alone has no peers")
+        while True:
+            header = unpack(memory, len(NAMES), experts)
+            if header is None:
+                raise PeerError(f"{self.channel.where}: rank {peer} sent something else than a header of mega_moe.")
+            if header.sequence >= self.sequence:
+                return header
+            work = self.channel.receive(peer, memory, HEADER_TAG)
+            self.channel.wait(peer, work, "it did not make this call")
+
+    def _compare(self, peer: int, header: Header, facts: tuple[int, ...]) -> None:
+        where = self.channel.where if self.channel is not None else ""
+        if header.failure is not None:
+            raise PeerError(f"{where}: rank {peer} refused its call: {header.failure}")
+        if header.sequence != self.sequence:
+            raise PeerError(
+                f"{where}: rank {peer} is at call {header.sequence}: out of step. All ranks must make the same calls."
+            )
+        for name, mine, theirs in zip(NAMES, facts, header.facts, strict=True):
+            if mine == theirs:
+                continue
+            if name == "buffer":
+                raise PeerError(
+                    f"{where}: rank {peer} calls with buffer {theirs} of this group, this rank with buffer {mine} (in "
+                    "order of creation). Calls on one group must come in the same order on all ranks."
+                )
+            raise PeerError(
+                f"{where}: {name} is {shown(name, mine)} here and {shown(name, theirs)} on rank {peer}. All ranks must "
+                "make their buffers and calls alike (operator_readme.txt, consistency constraints)."
+            )
