@@ -1,6 +1,6 @@
 """SymmBuffer: the configuration of the operator on one communicator, which every call needs.
 
-Attributes as in the operator's Python wrapper (operator.md 1.4). They are read at every call, so a changed attribute
+Attributes as in the operator's Python wrapper (op wrapper mega_moe.py). They are read at every call, so a changed attribute
 changes the next call, as on the device.
 """
 
@@ -24,7 +24,7 @@ class SymmBuffer:
         group: process group, None for a single rank.
         rank_id, ep_world_size, group_name: this rank's place.
         num_experts, num_max_tokens_per_rank, num_topk, hidden: as given.
-        intermediate_hidden: recorded only; callers pass I, 2I or 0 (operator.md 1.4).
+        intermediate_hidden: recorded only; callers pass I, 2I or 0 (torch_api.txt examples).
         max_recv_token_num, dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg,
         topk_weights_type, combine_comm_mode: as given.
         ccl_buffer_size, context, topo_type, rank_num_per_server: of the device; 0, None, 0 and all ranks here.

@@ -41,8 +41,8 @@ def call_twin(
     for name in SHARED_BIASES:
         if arguments[name] is not None:
             raise OperatorError(
-                f"mega_moe: {name} was given; the operator takes none for shared experts (operator_readme.txt, "
-                "sharedBias1 and sharedBias2). Pass None."
+                f"{name}={type(arguments[name]).__name__}; wanted None, shared experts take no bias "
+                "(operator_readme.txt, sharedBias1 and sharedBias2). Pass None."
             )
     arguments["l1_weights"], arguments["l2_weights"] = l1_weights, l2_weights
     stored: list[list[Tensor]] = []

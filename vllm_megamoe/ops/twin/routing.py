@@ -76,7 +76,7 @@ def make_arrivals(counts: Tensor, max_recv_token_num: int) -> Arrivals:
     Args:
         counts: int64 [ranks, E], rows from each rank for each local expert.
         max_recv_token_num: capacity over all local experts, 0 for no limit. Rows beyond it are dropped in silence,
-            expert by expert, as the A2/A3 kernels do (operator.md section 8).
+            expert by expert, as op kernel arch22 does.
     """
     ranks, experts = counts.shape
     rows = int(counts.sum())

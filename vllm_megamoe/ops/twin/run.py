@@ -54,7 +54,7 @@ def run_call(
 
 
 def _overwrite_masked_ids(call: Call) -> None:
-    """Ids of masked rows become num_experts in the caller's memory; of a strided tensor in a copy (operator.md 14)."""
+    """Ids of masked rows become num_experts in the caller's memory; of a strided tensor in a copy (op aclnn)."""
     raw = call.raw
     if raw.mask is not None and raw.topk_ids.is_contiguous():
         raw.topk_ids[raw.mask == 0] = call.buffer.num_experts

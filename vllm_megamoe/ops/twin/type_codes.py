@@ -10,7 +10,7 @@ ABSENT = -1
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def code_of(name: str, value: torch.dtype | int | None) -> int:
-    """ACL's number of a dtype argument in any spelling (operator.md 1.5), ABSENT for None.
+    """ACL's number of a dtype argument in any spelling (op csrc, GetAclDataType), ABSENT for None.
 
     Raises:
         OperatorError: no code of the operator.

@@ -39,7 +39,7 @@ def read_shared(raw: RawCall, buffer: SymmBuffer) -> Experts | None:
         return None
     out = raw.shared_out if raw.shared_out is not None else out_type(buffer)
     if out is not out_type(buffer) and out is not None and buffer.dispatch_quant_mode != 4:
-        rule = "must be None or the buffer's dispatch_quant_out_dtype unless dispatch_quant_mode is 4"
+        rule = "None or the buffer's dispatch_quant_out_dtype unless dispatch_quant_mode is 4"
         source = "operator_readme.txt, sharedExpertQuantOutDtype"
         raise refusal("shared_expert_quant_out_dtype", out.name, rule, source, "Drop it.")
     if raw.shared_l1.tensors and element_of(raw.shared_l1) is AclDtype.INT4:
@@ -47,11 +47,11 @@ def read_shared(raw: RawCall, buffer: SymmBuffer) -> Experts | None:
         raise refusal("shared_l1_weights", "INT4", rule, "operator_readme.txt, sharedBias1", "Use INT8.")
     experts = _read(raw.shared_l1, raw.shared_l2, buffer, out, None)
     if not 1 <= experts.l1.count <= MAX_SHARED:
-        rule = f"must hold 0 to {MAX_SHARED} experts"
+        rule = f"0 to {MAX_SHARED} experts"
         source = "operator_readme.txt, sharedExpertNumPerRank"
         raise refusal("shared_l1_weights", f"{experts.l1.count} experts", rule, source, "Use fewer.")
     if raw.shared_l1.is_stacked != raw.l1.is_stacked:
-        rule = "must have the list layout of l1_weights (per expert, or stacked)"
+        rule = "the list layout of l1_weights (per expert, or stacked)"
         source = "operator_readme.txt, TensorList layouts"
         raise refusal("shared_l1_weights", "the other layout", rule, source, "Stack both or neither.")
     return experts
@@ -60,9 +60,9 @@ def read_shared(raw: RawCall, buffer: SymmBuffer) -> Experts | None:
 def _read(raw1: RawWeights, raw2: RawWeights, buffer: SymmBuffer, out: AclDtype | None, count: int | None) -> Experts:
     for raw in (raw1, raw2):
         if not raw.tensors:
-            raise refusal(raw.name, "no tensor", "must hold the experts of this rank", TABLES, "Pass them.")
+            raise refusal(raw.name, None, "the experts of this rank", TABLES, "Pass them.")
     if raw1.is_stacked != raw2.is_stacked:
-        rule = f"must have the list layout of {raw1.name} (per expert, or stacked)"
+        rule = f"the list layout of {raw1.name} (per expert, or stacked)"
         source = "operator_readme.txt, TensorList layouts"
         raise refusal(raw2.name, "the other layout", rule, source, "Stack both or neither.")
     element = element_of(raw1)
@@ -83,22 +83,22 @@ def _check_use_case(name: str, element: AclDtype, mode: int, out: AclDtype | Non
         allowed = FLOATS
     if element not in allowed:
         wanted = " or ".join(dtype.name for dtype in allowed)
-        dispatch = f"dispatch_quant_mode={mode}, dispatch type {out.name if out is not None else None}"
-        raise refusal(name, element.name, f"must be {wanted} with {dispatch}", TABLES, "Change one of them.")
+        dispatch = f"dispatch_quant_mode={mode}, dispatch_quant_out_dtype={out.name if out is not None else None}"
+        raise refusal(name, element.name, f"{wanted} with {dispatch}", TABLES, "Change one of them.")
 
 
 def _check_sizes(l1: Weights, l2: Weights, buffer: SymmBuffer, count: int | None) -> None:
     if count is not None and l1.count != count:
-        rule = f"must hold {count} experts: num_experts / ranks of the buffer"
+        rule = f"{count} experts: num_experts / ranks of the buffer"
         raise refusal(l1.name, f"{l1.count} experts", rule, TABLES, "Pass this rank's experts, all of them.")
     if l2.count != l1.count:
-        raise refusal(l2.name, f"{l2.count} experts", f"must hold {l1.count}, as {l1.name}", TABLES, "Pass them.")
+        raise refusal(l2.name, f"{l2.count} experts", f"{l1.count}, as {l1.name}", TABLES, "Pass them.")
     if l2.element is not l1.element:
-        raise refusal(l2.name, l2.element.name, f"must be {l1.element.name}, as {l1.name}", TABLES, "Convert one.")
+        raise refusal(l2.name, l2.element.name, f"{l1.element.name}, as {l1.name}", TABLES, "Convert one.")
     where = "[hidden, 2 * intermediate]" if l1.order == "k_first" else "[2 * intermediate, hidden]"
     if l1.inputs != buffer.hidden or l1.outputs % 2 or not l1.outputs:
-        rule = f"must be {where} with hidden={buffer.hidden}"
+        rule = f"{where} with hidden={buffer.hidden}"
         raise refusal(l1.name, f"K={l1.inputs}, N={l1.outputs}", rule, TABLES, "Check its order of dimensions.")
     if l2.inputs * 2 != l1.outputs or l2.outputs != buffer.hidden:
-        rule = f"must take {l1.outputs // 2} inputs (half of {l1.name}'s N) to hidden={buffer.hidden} outputs"
+        rule = f"{l1.outputs // 2} inputs (half of {l1.name}'s N) to hidden={buffer.hidden} outputs"
         raise refusal(l2.name, f"K={l2.inputs}, N={l2.outputs}", rule, TABLES, "Check its order of dimensions.")

@@ -7,6 +7,7 @@ from vllm_megamoe.ops.twin.call import RawCall
 from vllm_megamoe.ops.twin.refusal import refusal
 
 API = "torch_api.txt, topk_ids"
+REMEDY = "Pass what the router chose, and -1 where no expert is meant."
 
 
 def check_ids(raw: RawCall, num_experts: int) -> Tensor:
@@ -22,14 +23,14 @@ def check_ids(raw: RawCall, num_experts: int) -> Tensor:
     outside = sent & ((ids < 0) | (ids >= num_experts))
     if outside.any():
         row = int(outside.any(dim=1).nonzero()[0])
-        rule = f"must be in [0, {num_experts}), or -1 for a pair that is not sent"
-        raise refusal(f"topk_ids[{row}]", ids[row].tolist(), rule, API, "Correct the router's ids.")
+        rule = f"in [0, {num_experts}), or -1 for a pair that is not sent"
+        raise refusal(f"topk_ids[{row}]", ids[row].tolist(), rule, API, REMEDY)
     # Pairs that are not sent get ids of their own, so that they equal nothing.
     distinct = torch.where(sent, ids, -1 - torch.arange(ids.shape[1], dtype=ids.dtype))
     ordered = distinct.sort(dim=1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]).any(dim=1)
     if twice.any():
         row = int(twice.nonzero()[0])
-        rule = "must not name an expert twice for one token"
-        raise refusal(f"topk_ids[{row}]", ids[row].tolist(), rule, API, "Correct the router's ids.")
+        rule = "each expert at most once for a token"
+        raise refusal(f"topk_ids[{row}]", ids[row].tolist(), rule, API, REMEDY)
     return sent

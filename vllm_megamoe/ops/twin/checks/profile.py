@@ -10,7 +10,7 @@ def check_profile(config: Settings) -> None:
         raise refusal(
             "settings(profile=...)",
             repr(config.profile),
-            "only 'none' has rules in this version",
+            "only 'none': no other has rules in this version",
             "vllm_megamoe.ops.twin.checks.profile",
             "Take profile='none', or unset VLLM_MEGAMOE_PROFILE.",
         )

@@ -48,17 +48,25 @@ def _check_input_form(raw: RawCall, buffer: SymmBuffer, float32_weights: bool) -
     if quantised and out is not None:
         wanted = _X_OF_OUT[out]
     if raw.x.dtype not in wanted:
-        rule = f"must be {wanted[0]} with these weights and this buffer"
+        rule = f"{wanted[0]} with these weights and this buffer"
         remedy = "Convert x, or make a buffer with another dispatch_quant_mode and dispatch_quant_out_dtype."
         raise refusal("x.dtype", raw.x.dtype, rule, README, remedy)
     if not quantised:
         if raw.scales is not None:
-            rule = "is taken only for an x that is quantised already (dispatch_quant_mode=0 with an fp8 or fp4 type)"
+            rule = "None unless x is quantised already (dispatch_quant_mode=0 with an fp8 or fp4 type)"
             raise refusal("scales", f"a tensor {list(raw.scales.shape)}", rule, README, "Pass None.")
         return
+    _check_merging(buffer)
     shape = (raw.x.shape[0], -(-buffer.hidden // 32))
     if raw.scales is None:
-        raise refusal("scales", None, f"must be E8M0 {list(shape)} for a quantised x", README, "Pass them.")
+        raise refusal("scales", None, f"E8M0 {list(shape)} for a quantised x", README, "Pass them.")
     if raw.scales.dtype not in (torch.float8_e8m0fnu, torch.uint8) or tuple(raw.scales.shape) != shape:
         value = f"{list(raw.scales.shape)} {raw.scales.dtype}"
-        raise refusal("scales", value, f"must be {list(shape)} torch.float8_e8m0fnu", README, "Pass one per 32 values.")
+        raise refusal("scales", value, f"{list(shape)} torch.float8_e8m0fnu", README, "Pass one per 32 values.")
+
+
+def _check_merging(buffer: SymmBuffer) -> None:
+    if buffer.combine_comm_mode == 1 and buffer.topk_weights_type == 0:
+        rule = "0 for a quantised x, unless topk_weights_type=1"
+        source = "operator_readme.txt, combineCommMode"
+        raise refusal("combine_comm_mode", 1, rule, source, "Set topk_weights_type=1 or combine_comm_mode=0.")

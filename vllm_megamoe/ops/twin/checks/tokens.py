@@ -23,13 +23,13 @@ def check_tokens(raw: RawCall, buffer: SymmBuffer) -> int:
     want_ids = (tokens, buffer.num_topk)
     for name, tensor in (("topk_ids", raw.topk_ids), ("topk_weights", raw.topk_weights)):
         if tuple(tensor.shape) != want_ids:
-            rule = f"must be {list(want_ids)}: the rows of x, and num_topk of the buffer"
+            rule = f"{list(want_ids)}: the rows of x, and num_topk={buffer.num_topk} of the buffer"
             raise refusal(f"{name}.shape", list(tensor.shape), rule, API, "Pass one entry per token and expert.")
     if raw.topk_ids.dtype != torch.int32:
-        rule = "must be torch.int32"
+        rule = "torch.int32"
         raise refusal("topk_ids.dtype", raw.topk_ids.dtype, rule, API, "Convert with .to(torch.int32).")
     if raw.topk_weights.dtype not in (torch.float32, torch.bfloat16):
-        rule = "must be torch.float32 or torch.bfloat16"
+        rule = "torch.float32 or torch.bfloat16"
         raise refusal("topk_weights.dtype", raw.topk_weights.dtype, rule, README, "Convert with .float().")
     _check_mask(raw, tokens)
     return hidden
@@ -38,19 +38,19 @@ def check_tokens(raw: RawCall, buffer: SymmBuffer) -> int:
 def _check_x(raw: RawCall, buffer: SymmBuffer) -> int:
     x = raw.x
     if x.dim() != 2:
-        raise refusal("x.shape", list(x.shape), "must be [num_tokens, hidden]", API, "Reshape to two dimensions.")
+        raise refusal("x.shape", list(x.shape), "[num_tokens, hidden]", API, "Reshape to two dimensions.")
     if x.dtype not in X_DTYPES:
-        rule = "must be torch.bfloat16, or fp8 or packed fp4 with scales (float32: twin only)"
+        rule = "torch.bfloat16, or fp8 or packed fp4 with scales (float32: twin only)"
         raise refusal("x.dtype", x.dtype, rule, README, "Convert with .to(torch.bfloat16).")
     hidden = int(x.shape[1]) * (2 if x.dtype in PACKED_FP4 else 1)
     if hidden != buffer.hidden:
-        rule = f"must have hidden={buffer.hidden} columns, as the buffer"
-        raise refusal("x.shape", list(x.shape), rule, "torch_api.txt, consistency", "Make a buffer for this size.")
+        rule = f"{buffer.hidden}, as the buffer's"
+        raise refusal("x: hidden", hidden, rule, "torch_api.txt, consistency", "Make a buffer for this size.")
     if buffer.num_max_tokens_per_rank and x.shape[0] > buffer.num_max_tokens_per_rank:
         raise refusal(
-            "x.shape",
-            list(x.shape),
-            f"has more rows than num_max_tokens_per_rank={buffer.num_max_tokens_per_rank} of the buffer",
+            "num_max_tokens_per_rank",
+            buffer.num_max_tokens_per_rank,
+            f"at least the {x.shape[0]} rows of x",
             "operator_readme.txt, numMaxTokensPerRank",
             "Split the batch or make a larger buffer.",
         )
@@ -61,8 +61,8 @@ def _check_mask(raw: RawCall, tokens: int) -> None:
     if raw.mask is None:
         return
     if tuple(raw.mask.shape) != (tokens,):
-        rule = f"must be [{tokens}]"
+        rule = f"[{tokens}]"
         raise refusal("x_active_mask.shape", list(raw.mask.shape), rule, API, "One entry per row of x.")
     if raw.mask.dtype != torch.int8:
-        rule = "must be torch.int8"
+        rule = "torch.int8"
         raise refusal("x_active_mask.dtype", raw.mask.dtype, rule, API, "Convert with .to(torch.int8).")

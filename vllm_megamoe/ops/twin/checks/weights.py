@@ -24,7 +24,7 @@ _CARRIERS: dict[AclDtype, tuple[torch.dtype, ...]] = {
 
 
 def element_of(raw: RawWeights) -> AclDtype:
-    """Type of a weight's elements: as declared, else as its dtype tells; int32 carries INT4 (operator.md 1.5).
+    """Type of a weight's elements: as declared, else as its dtype tells; int32 carries INT4 (op csrc, GetAclDataType).
 
     Raises:
         OperatorError: no weight type, or a carrier that cannot hold the declared one.
@@ -37,15 +37,15 @@ def element_of(raw: RawWeights) -> AclDtype:
         found = declared
     known = (AclDtype.BF16, AclDtype.FLOAT, *INT_TYPES, *MX_TYPES)
     if found not in known or (declared is not None and found is not declared):
-        rule = f"is no carrier of {'a weight' if declared is None else f'{argument}={declared.name}'}"
+        rule = "a weight type" if declared is None else f"a carrier of {argument}={declared.name}"
         remedy = (
             f"INT4 comes in int8 with {argument}=285 or in int32, FP4 in uint8 with {argument}=296; "
             "other types in their own dtype."
         )
-        raise refusal(f"{raw.name}.dtype", dtype, rule, "operator.md 1.5", remedy)
+        raise refusal(f"{raw.name}.dtype", dtype, rule, "op csrc, GetAclDataType", remedy)
     if declared is AclDtype.INT4 and dtype == torch.int32:
         # The device would read N eight times too large or too small: the type belongs to the int8 carrier.
-        raise refusal(argument, "INT4", "must be None for an int32 carrier", "operator.md 1.5", "Drop it.")
+        raise refusal(argument, "INT4", "None for an int32 carrier", "op csrc, GetAclDataType", "Drop it.")
     return found
 
 
@@ -59,11 +59,11 @@ def read_weights(raw: RawWeights, order: Order, with_bias: bool) -> Weights:
     shape = raw.shapes[0]
     for tensor, dims, kind in zip(raw.tensors, raw.shapes, raw.formats, strict=True):
         if (dims, kind, tensor.dtype) != (shape, raw.formats[0], raw.tensors[0].dtype):
-            rule = "entries must agree in shape, dtype and format"
+            rule = "entries of one shape, dtype and format"
             raise refusal(raw.name, f"{list(dims)} beside {list(shape)}", rule, README, "Make them alike.")
         check_contiguous(raw.name, tensor)
     if len(shape) not in (2, 3) or (len(shape) == 3 and len(raw.tensors) != 1):
-        rule = "must be a list of 2-D tensors, one per expert, or one 3-D stack"
+        rule = "a list of 2-D tensors, one per expert, or one 3-D stack"
         raise refusal(raw.name, f"{len(raw.tensors)} of shape {list(shape)}", rule, README, "Choose one of the two.")
     packed = PER_BYTE.get(element, 1)
     rows = shape[-2]
@@ -86,21 +86,21 @@ def read_weights(raw: RawWeights, order: Order, with_bias: bool) -> Weights:
 def check_contiguous(name: str, tensor: Tensor) -> None:
     """Weights, scales and biases must not be strided (torch_api.txt, constraints table)."""
     if not tensor.is_contiguous():
-        raise refusal(f"{name}.stride()", tensor.stride(), "must be contiguous", API, "Pass .contiguous().")
+        raise refusal(f"{name}.stride()", tensor.stride(), "contiguous", API, "Pass .contiguous().")
 
 
 def _operator_format(raw: RawWeights, packed: int) -> AclFormat:
     try:
         return format_for_packed(raw.formats[0]) if packed == 2 else raw.formats[0]
     except LayoutError as e:
-        raise refusal(raw.name, raw.formats[0].name, str(e), "operator.md 5.1", "Cast it anew.") from e
+        raise refusal(raw.name, raw.formats[0].name, str(e), "op csrc mega_moe.cpp", "Cast it anew.") from e
 
 
 def _read_scales(raw: RawWeights, element: AclDtype, inputs: int, outputs: int) -> tuple[Tensor, ...]:
     name = f"{raw.name}_sf"
     if element in (AclDtype.BF16, AclDtype.FLOAT):
         if raw.scales:
-            raise refusal(name, f"{len(raw.scales)} tensors", "must be None for BF16 weights", API, "Drop it.")
+            raise refusal(name, _count(raw.scales), "None for BF16 weights", API, "Drop it.")
         return ()
     if element in INT_TYPES:
         dtypes: tuple[torch.dtype, ...] = (torch.uint64, torch.int64)
@@ -117,8 +117,8 @@ def _read_biases(raw: RawWeights, outputs: int, with_bias: bool) -> tuple[Tensor
     name = raw.name.replace("_weights", "_bias")
     if not with_bias:
         if raw.biases:
-            rule = "is taken for INT4 weights only"
-            raise refusal(name, f"{len(raw.biases)} tensors", rule, API, "Drop it.")
+            rule = "None unless the weights are INT4"
+            raise refusal(name, _count(raw.biases), rule, API, "Drop it.")
         return ()
     remedy = "Give 8 * sum over K of the weight's integers, times its scale, per output channel."
     return _read_side(raw, name, raw.biases, (torch.float32,), (outputs,), remedy)
@@ -136,12 +136,16 @@ def _read_side(
     if raw.is_stacked:
         shape = (raw.count, *shape)
     if len(tensors) != len(raw.tensors):
-        rule = f"must have as many tensors as {raw.name}, {len(raw.tensors)}"
-        raise refusal(name, f"{len(tensors)} tensors", rule, README, remedy)
+        rule = f"as many tensors as {raw.name}, {len(raw.tensors)}"
+        raise refusal(name, _count(tensors), rule, README, remedy)
     for tensor in tensors:
         if tensor.dtype not in dtypes:
-            raise refusal(f"{name}.dtype", tensor.dtype, f"must be {dtypes[0]}", API, remedy)
+            raise refusal(f"{name}.dtype", tensor.dtype, dtypes[0], API, remedy)
         if tuple(tensor.shape) != shape:
-            raise refusal(f"{name}.shape", list(tensor.shape), f"must be {list(shape)}", API, remedy)
+            raise refusal(f"{name}.shape", list(tensor.shape), list(shape), API, remedy)
         check_contiguous(name, tensor)
     return per_expert(tensors, raw.is_stacked)
+
+
+def _count(tensors: Sequence[Tensor]) -> str:
+    return f"{len(tensors)} tensors" if tensors else "None"
