@@ -9,6 +9,7 @@ from rich.console import Console
 
 from vllm_megamoe.demo.failure import DemoError
 from vllm_megamoe.demo.interrupts import Interrupted, interrupts
+from vllm_megamoe.demo.process import stop_all
 from vllm_megamoe.demo.story import Story
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -31,6 +32,9 @@ def demo(
     except Interrupted as signal:
         console.print(f"demo: ended by {signal}; nothing was left running", highlight=False)
         raise typer.Exit(128 + signal.number) from signal
+    finally:
+        with interrupts.held():
+            stop_all()
 
 
 if __name__ == "__main__":

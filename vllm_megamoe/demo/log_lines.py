@@ -5,6 +5,8 @@ from pathlib import Path
 
 _VLLM_LINE = re.compile(r"(?:INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[[^\]]+\] (.*)")
 _DULL = re.compile(r"Route: |Available routes|\W*$|[ ▄▀█]*(version|model) ")
+# At the line's beginning or right after a prefix, `(Worker pid=7) ERROR 01-31 12:00:00 [worker.py:9] ValueError: ...`
+_ERROR = re.compile(r"(?:^|[\])] )(?:\w+\.)*(\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
 _READ_BYTES = 16_384
 
 
@@ -19,3 +21,12 @@ def last_message(log: Path, width: int = 70) -> str:
     if not messages:
         return ""
     return messages[-1] if len(messages[-1]) <= width else messages[-1][: width - 1] + "…"
+
+
+def first_error(text: str) -> str:
+    """Return the first exception that a log tells of, "" when there is none: what follows is mostly its echo.
+
+    A worker's exception ends the engine, which ends the server, and each writes a traceback of its own.
+    """
+    found = _ERROR.search(text)
+    return found[1] if found else ""

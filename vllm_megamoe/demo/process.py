@@ -4,16 +4,27 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from vllm_megamoe.demo.failure import DemoError
 from vllm_megamoe.demo.interrupts import interrupts
+from vllm_megamoe.demo.log_lines import first_error
 
-_GRACE_S = 20.0
-_KILL_S = 10.0
+_GRACE_S = 20.0  # for a server to end its workers
+_ORPHAN_S = 1.0  # for processes whose parent has ended
+_KILL_S = 10.0  # for SIGKILL to take effect
 _TAIL_LINES = 30
+
+
+_running: list["OwnProcess"] = []
+
+
+def stop_all() -> None:
+    """End whatever a signal kept from being ended where it was started: the last thing that the demo does."""
+    for process in list(_running):
+        process.stop()
 
 
 class OwnProcess:
@@ -33,6 +44,7 @@ class OwnProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            _running.append(self)
 
     def __enter__(self) -> "OwnProcess":
         return self
@@ -58,26 +70,24 @@ class OwnProcess:
         with interrupts.held():
             if self.exit_code() is None:
                 self._process.terminate()
-                self._wait_until_gone(grace_s, impatient=True)
+                _wait(lambda: self.exit_code() is not None, grace_s, impatient=True)
+                _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
             for member in self.members():
                 _kill(member)
-            self._wait_until_gone(_KILL_S, impatient=False)
+            _wait(lambda: self.exit_code() is not None and not self.members(), _KILL_S, impatient=False)
             left = self.members()
+            if not left and self in _running:
+                _running.remove(self)
         if left:
             raise DemoError(f"processes {left} cannot be ended; look at them with `ps -fp {','.join(map(str, left))}`")
 
-    def _wait_until_gone(self, limit_s: float, *, impatient: bool) -> None:
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end and not (impatient and interrupts.pending):
-            if self.exit_code() is not None and not self.members():
-                return
-            time.sleep(0.05)
-
     def failed(self, what: str) -> DemoError:
-        """Return the error that says `what` and shows the end of the log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-_TAIL_LINES:]
-        tail = "\n".join(f"    | {line}" for line in lines)
-        return DemoError(f"{what} (exit code {self.exit_code()})\n{tail}\n  whole log: {self.log}")
+        """Return the error that says `what` and shows the end of the log and the first error in it."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        tail = "\n".join(f"    | {line}" for line in text.rstrip().splitlines()[-_TAIL_LINES:])
+        cause = first_error(text)
+        told = f"\n  first error in it: {cause}" if cause else ""
+        return DemoError(f"{what} (exit code {self.exit_code()})\n{tail}\n  whole log: {self.log}{told}")
 
 
 def session_members(session: int) -> list[int]:
@@ -99,6 +109,13 @@ def _state_and_session(entry: Path) -> tuple[str, int]:
     # "pid (name) state ppid pgrp session ...", where the name may hold spaces and parentheses
     fields = stat.rpartition(")")[2].split()
     return fields[0], int(fields[3])
+
+
+def _wait(is_over: Callable[[], bool], limit_s: float, *, impatient: bool) -> None:
+    """Wait until something is over or the limit has passed; a signal that comes ends an impatient wait."""
+    end = time.monotonic() + limit_s
+    while not is_over() and time.monotonic() < end and not (impatient and interrupts.pending):
+        time.sleep(0.05)
 
 
 def _kill(member: int) -> None:

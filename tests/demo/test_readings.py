@@ -1,0 +1,56 @@
+"""What the demo reads out of logs."""
+
+from pathlib import Path
+
+import pytest
+
+from vllm_megamoe.demo.load import read_load, since
+from vllm_megamoe.demo.log_lines import first_error, last_message
+
+WORKER = "(Worker_TP1_EP1 pid=7) INFO 11-30 07:06:30 [load_report.py:48] "
+
+
+def test_the_last_line_of_each_layer_and_rank_counts() -> None:
+    log = (
+        f"{WORKER}megamoe expert load: layer=a.1 rank=1 first_expert=2 calls=1 tokens=[1, 2]\n"
+        f"{WORKER}megamoe expert load: layer=a.1 rank=0 first_expert=0 calls=1 tokens=[3, 4]\n"
+        f"{WORKER}something else\n"
+        f"{WORKER}megamoe expert load: layer=a.1 rank=1 first_expert=2 calls=2 tokens=[50, 60]\n"
+        f"{WORKER}megamoe expert load: layer=a.0 rank=0 first_expert=0 calls=9 tokens=[7]\n"
+    )
+    assert read_load(log) == {"a.1": [3, 4, 50, 60], "a.0": [7]}
+
+
+def test_only_what_came_since_a_reading_is_shown() -> None:
+    assert since({"a": [1, 2]}, {"a": [4, 2], "b": [5, 6]}) == {"a": [3, 0], "b": [5, 6]}
+
+
+def test_a_layer_that_changes_its_number_of_experts_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        since({"a": [1]}, {"a": [1, 2]})
+
+
+def test_the_last_message_skips_what_tells_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_message(log) == ""
+    log.write_text(
+        "(APIServer pid=7) INFO 11-30 06:57:40 [api.py:1]  ▄▄ ▄█ █  █  version 0.32.0\n"
+        "(Worker pid=8) INFO 11-30 06:58:14 [runner.py:87] Warming up model for the compilation...\n"
+        "Loading shards:   0%\n"
+        "(APIServer pid=7) INFO 11-30 06:58:57 [launcher.py:195] Route: /ping, Methods: POST\n"
+        "(APIServer pid=7) INFO 11-30 06:58:57 [launcher.py:195] \n"
+    )
+    assert last_message(log) == "Warming up model for the compilation..."
+    assert last_message(log, width=10) == "Warming u…"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("INFO 11-30 [a.py:1] fine\n", ""),
+        ("WARNING 11-30 [a.py:1] limits cause errors like `OSError: too many`\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("(W pid=1) ERROR 11-30 [a.py:1] pkg.mod.OwnError: first\nRuntimeError: echo\n", "OwnError: first"),
+    ],
+)
+def test_the_first_error_is_the_cause(log: str, told: str) -> None:
+    assert first_error(log) == told
