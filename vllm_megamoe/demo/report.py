@@ -24,4 +24,7 @@ def show_difference(console: Console, found: Difference, limit: float | None) ->
     console.print(f"    largest log-probability difference: [bold]{found.largest:.4f}[/] (mean {found.mean:.4f})")
     if limit is not None:
         console.print(f"    limit for a model in bf16: {limit}")
-    console.print(f"    greedy tokens equal to the baseline's: {found.equal_tokens} of {found.tokens}")
+    console.print(
+        f"    left to go on alone, greedily: {found.equal_tokens} of {found.tokens} tokens as the baseline's "
+        "(one near-tie that falls the other way changes all that follow)"
+    )
