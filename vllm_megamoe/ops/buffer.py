@@ -1,7 +1,7 @@
 """SymmBuffer: the configuration of the operator on one communicator, which every call needs.
 
-Attributes as in the operator's Python wrapper (op wrapper mega_moe.py). They are read at every call, so a changed attribute
-changes the next call, as on the device.
+Attributes as in the operator's Python wrapper (op wrapper mega_moe.py). They are read at every call, so a
+changed attribute changes the next call, as on the device.
 """
 
 import itertools

@@ -9,9 +9,6 @@ from vllm_megamoe.ops.twin import gemm
 from vllm_megamoe.ops.twin.int8 import channel_scale, fixpipe
 from vllm_megamoe.ops.twin.weights import Weights
 
-EXACT_K = 1 << 18
-"""Longest sum of int4 products that float32 holds exactly in any order: 2^18 * 8 * 8 = 2^24."""
-
 
 def int4_product(q: Tensor, weights: Weights, expert: int, row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT4 [K, N] -> float32 [n, N], both scales and the bias applied."""
@@ -19,7 +16,7 @@ def int4_product(q: Tensor, weights: Weights, expert: int, row_scale: Tensor, nu
     # One product for both digits: each row twice, as the device interleaves them.
     digits = q.new_empty(2, *q.shape, dtype=torch.float32)
     digits[0], digits[1] = high, low
-    sums = gemm.integer(digits.flatten(0, 1), weights, expert, numerics.int4_nibbles, EXACT_K)
+    sums = gemm.integer(digits.flatten(0, 1), weights, expert, numerics.int4_nibbles)
     high, low = fixpipe(sums, channel_scale(weights, expert, numerics), numerics).chunk(2, dim=0)
     merged = (high * 16.0 + low) + weights.biases[expert]  # R6: fp32, in this order, then times the row's scale
     return merged * row_scale

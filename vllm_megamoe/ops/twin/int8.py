@@ -12,7 +12,7 @@ from vllm_megamoe.ops.twin.weights import Weights
 
 def int8_product(q: Tensor, weights: Weights, expert: int, row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT8 [K, N] -> float32 [n, N], both scales applied."""
-    sums = gemm.integer(q.float(), weights, expert, numerics.int4_nibbles, gemm.EXACT_K)
+    sums = gemm.integer(q.float(), weights, expert, numerics.int4_nibbles)
     return fixpipe(sums, channel_scale(weights, expert, numerics), numerics) * row_scale  # R6: fp32 product
 
 
