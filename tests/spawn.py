@@ -2,7 +2,7 @@
 
 A case is a module-level function and one tuple of arguments per rank; a rank calls `function(*arguments)` and sends
 back what it returns or raises. A rank that gives no answer in time ends its whole world, and the next case starts a new
-one. Ranks are forked from a clean process that has imported torch and run nothing.
+one. Ranks are forked from a clean process that has imported torch and the operator and run nothing.
 """
 
 import multiprocessing
@@ -35,15 +35,15 @@ class RankError(AssertionError):
     """A rank failed or gave no answer; the text names it."""
 
 
-def _serve(rank: int, size: int, meeting_point: str, pipe: Connection) -> None:
+def _serve(rank: int, size: int, meeting_point: str | None, pipe: Connection) -> None:
     """A rank's life: join the group, then answer cases until the pipe closes."""
     import torch
     from torch import distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
-    )
+    if meeting_point:
+        place = f"file://{meeting_point}"
+        dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     pipe.send("ready")
     while True:
         try:
@@ -61,10 +61,11 @@ def _serve(rank: int, size: int, meeting_point: str, pipe: Connection) -> None:
 
 
 class World:
-    """Ranks 0 .. size-1, started at the first case."""
+    """Ranks 0 .. size-1, started at the first case; unless `joined`, its cases make their process groups themselves."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, joined: bool = True) -> None:
         self.size = size
+        self._joined = joined
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._pipes: list[Connection] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -109,9 +110,9 @@ class World:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "ml_dtypes"])
+        context.set_forkserver_preload(["torch", "torch.distributed", "ml_dtypes", "vllm_megamoe.ops"])
         self._folder = tempfile.TemporaryDirectory()
-        meeting_point = str(Path(self._folder.name) / "store")
+        meeting_point = str(Path(self._folder.name) / "store") if self._joined else None
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, meeting_point, theirs), daemon=True)

@@ -18,8 +18,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _world(size: int) -> Iterator[World]:
-    world = World(size)
+def _world(size: int, *, joined: bool = True) -> Iterator[World]:
+    world = World(size, joined=joined)
     yield world
     world.stop()
 
@@ -40,3 +40,9 @@ def four_ranks() -> Iterator[World]:
 def two_lost_ranks() -> Iterator[World]:
     """Two ranks for one test that breaks their communicator."""
     yield from _world(2)
+
+
+@pytest.fixture(scope="module")
+def two_strangers() -> Iterator[World]:
+    """Two ranks without a process group: their cases make one and end it."""
+    yield from _world(2, joined=False)

@@ -46,20 +46,26 @@ Experts = Dense | Integer | Mx
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one rank passes in. x is bf16 (or fp32) numbers [T, H]; -1 in topk_ids is not sent."""
+    """What one rank passes in. x is bf16 (or fp32) numbers [T, H]; -1 in topk_ids is not sent.
+
+    `codes` are element codes [T, H] and scale bytes [T, ceil(H/32)] of a pre-quantised call whose x is what they mean.
+    """
 
     x: F32
     topk_ids: NDArray[np.int32]
     topk_weights: F32
     mask: NDArray[np.int8] | None = None
     shared: Experts | None = None
+    codes: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A call: use case, the experts of all ranks in order, what each rank passes, and the modes.
 
-    act_elem is the element type of dispatch for the MX use cases; prequantised means that the ranks pass x as codes.
+    act_elem is the element type of dispatch for the MX use cases; prequantised means that the ranks pass x as codes:
+    those that dispatch would make, or their own.
+    full_float32 is the twin's float32 mode; probable_sums bounds long sums by likelihood (see gemm).
     """
 
     use_case: str
@@ -77,6 +83,7 @@ class Case:
     scale_bits: str = "fp32"
     fp16_overflow: str = "inf"
     full_float32: bool = False
+    probable_sums: bool = False
 
     @property
     def num_experts(self) -> int:

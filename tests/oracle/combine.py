@@ -27,6 +27,8 @@ def _ordered(case: Case, rows: Rows, weights: F32) -> Interval | None:
 
 def _any_order(terms: list[Interval]) -> Interval:
     """A sum whose order the document leaves open: n - 1 roundings, each of at most u sum|term|."""
+    if len(terms) == 1:
+        return terms[0]
     lo = np.sum([t.lo.astype(np.float64) for t in terms], axis=0)
     hi = np.sum([t.hi.astype(np.float64) for t in terms], axis=0)
     size = np.sum([t.magnitude().hi.astype(np.float64) for t in terms], axis=0) * U * len(terms)

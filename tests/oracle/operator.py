@@ -29,7 +29,9 @@ def _apply(case: Case, experts: Experts, e: int, x: F32, elem: str | None, route
         return integer_rows(case, experts, e, q, scale, router)
     assert isinstance(experts, Mx)
     assert elem is not None
-    return mx_rows(case, experts, elem, e, quantisers.mx_quantise(point(x), elem), router)
+    given = case.ranks[0].codes is not None
+    dispatched = point(x) if given else quantisers.mx_quantise(point(x), elem)
+    return mx_rows(case, experts, elem, e, dispatched, router)
 
 
 def _routed_rows(case: Case) -> dict[tuple[int, int], combine.Rows]:

@@ -44,16 +44,17 @@ def dense_rows(case: Case, experts: Dense, e: int, x: Interval, router: F32 | No
         return values.monotone(formats.to_bf16) if rounded else values
 
     w13, w2 = (w[e].astype(np.float64) for w in (experts.w13, experts.w2))
-    both = store(gemm(x, w13, exact_products=not case.full_float32))
+    both = store(gemm(x, w13, exact_products=not case.full_float32, probable=case.probable_sums))
     a = store(_activate(case, both, router))
-    return _leave(case, gemm(a, w2, exact_products=rounded))
+    return _leave(case, gemm(a, w2, exact_products=rounded, probable=case.probable_sums))
 
 
 def _int_gemm(case: Case, q: Interval, weight: np.ndarray, scale: F32, bits: int) -> Interval:
     """Per-channel scaled product, before the token scale."""
-    if case.scale_bits == "tf32":
-        scale = (scale.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    channel = point(scale[None, :])
+    kept = scale
+    if case.scale_bits == "tf32":  # in the multiplier only: the bias comes ready-made from outside
+        kept = (scale.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    channel = point(kept[None, :])
 
     def fixpipe(values: Interval) -> Interval:
         product = mul(integer_product(values, weight), channel)
@@ -125,7 +126,10 @@ def mx_rows(case: Case, experts: Mx, elem: str, e: int, x: Interval, router: F32
     def store(values: Interval) -> Interval:
         return values.monotone(formats.to_bf16) if case.rule == "kernel" else values.widen(FEW_ROUNDINGS)
 
-    both = store(gemm(x, _mx_weight(experts.w13[e], experts.s13[e], experts.elem)))
+    def product(x: Interval, codes: formats.Codes, scales: formats.Codes) -> Interval:
+        return gemm(x, _mx_weight(codes, scales, experts.elem), probable=case.probable_sums)
+
+    both = store(product(x, experts.w13[e], experts.s13[e]))
     a = store(_activate(case, both, router))
     a = quantisers.mx_quantise(a, "e4m3" if elem == "e2m1" else elem)
-    return _leave(case, gemm(a, _mx_weight(experts.w2[e], experts.s2[e], experts.elem)))
+    return _leave(case, product(a, experts.w2[e], experts.s2[e]))
