@@ -43,6 +43,11 @@ def before_platform(vllm_config: Any) -> None:
         ConfigError: with every violated rule, before an engine process or a weight is touched.
     """
     options, wrong = Options.read(vllm_config.additional_config)
+    if not current_platform.is_cpu():
+        wrong.append(
+            f"platform: {current_platform.device_name}; wanted cpu. This version has no lane for another platform yet: "
+            "it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
+        )
     config = vllm_config.model_config.hf_config.to_dict()
     section = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     text = config.get("text_config") or config
@@ -50,8 +55,7 @@ def before_platform(vllm_config: Any) -> None:
     format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1), side_files)
     facts = read_moe_facts(config, format_name or "bf16")
     check(read_engine(vllm_config), [facts] if facts else [], options, wrong)
-    if current_platform.is_cpu():
-        set_cpu_defaults(vllm_config.parallel_config)
+    set_cpu_defaults(vllm_config.parallel_config)
 
 
 def _ours(vllm_config: Any) -> bool:
