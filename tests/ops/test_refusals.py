@@ -1,0 +1,330 @@
+"""Calls and buffers that the operator refuses: the message names the argument, what came and what to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from ops.operands import Form, buffer_arguments, call_arguments
+from oracle.make import Shape, make_case
+from spawn import Failure, World
+from torch import Tensor
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
+
+REMEDY = r"(?s)wanted .+\. [A-Z][^.]+.*\.$"  # what would be right, and a last sentence that says what to do
+Change = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that is right but for one thing. The message holds `argument`, what `came`, and a `remedy`: patterns."""
+
+    name: str
+    use_case: str
+    argument: str
+    came: str
+    change: dict[str, Change] = field(default_factory=dict)
+    buffer: dict[str, Any] = field(default_factory=dict)
+    prequantised: bool = False
+    shared: int = 0
+    carrier: str = "int8"
+    remedy: str = ""
+
+
+def to(value: Any) -> Change:
+    """The argument becomes this value."""
+    return lambda arguments: value
+
+
+def each(name: str, function: Callable[[Tensor], Tensor]) -> dict[str, Change]:
+    """Every tensor of a list argument is changed."""
+    return {name: lambda arguments: [function(t) for t in arguments[name]]}
+
+
+def one(name: str, function: Callable[[Tensor], Any]) -> dict[str, Change]:
+    """A tensor argument is changed."""
+    return {name: lambda arguments: function(arguments[name])}
+
+
+def with_id(row: int, k: int, value: int) -> dict[str, Change]:
+    """One id of topk_ids is another number."""
+
+    def change(ids: Tensor) -> Tensor:
+        ids[row, k] = value
+        return ids
+
+    return one("topk_ids", change)
+
+
+def twice(ids: Tensor) -> Tensor:
+    """Token 2 chooses an expert twice."""
+    ids[2, 1] = ids[2, 0]
+    return ids
+
+
+NOTHING = "None|0 tensors|no tensor"
+INT8, INT4, BF16, FP8, A8W4, A4W4 = "a8w8-int", "a8w4-int", "a16w16", "a8w8-fp", "a8w4-fp", "a4w4-fp"
+CALLS = [
+    Refusal("id_too_large", INT8, "topk_ids", "4", with_id(1, 2, 4)),
+    Refusal("id_below_minus_one", INT8, "topk_ids", "-2", with_id(1, 2, -2)),
+    Refusal("id_twice", INT8, "topk_ids", "2", one("topk_ids", twice)),
+    Refusal(
+        "ids_int64", INT8, "topk_ids", "int64", one("topk_ids", lambda t: t.long()), remedy="to\\(torch\\.int32\\)"
+    ),
+    Refusal("ids_too_few_rows", INT8, "topk_ids", "4", one("topk_ids", lambda t: t[:4])),
+    Refusal("ids_other_topk", INT8, "topk_ids", "2", one("topk_ids", lambda t: t[:, :2].contiguous())),
+    Refusal("router_weights_other_shape", INT8, "topk_weights", "2", one("topk_weights", lambda t: t[:, :2])),
+    Refusal(
+        "router_weights_float64",
+        INT8,
+        "topk_weights",
+        "float64",
+        one("topk_weights", lambda t: t.double()),
+        remedy="float\\(\\)",
+    ),
+    Refusal("x_float16", INT8, "x", "float16", one("x", lambda t: t.half()), remedy="to\\(torch\\.bfloat16\\)"),
+    Refusal("x_three_dimensions", INT8, "x", r"1, 5, 96", one("x", lambda t: t[None])),
+    Refusal("x_narrow", INT8, "hidden", "64", one("x", lambda t: t[:, :64])),
+    Refusal(
+        "mask_two_dimensions", INT8, "x_active_mask", "1", {"x_active_mask": to(torch.ones(5, 1, dtype=torch.int8))}
+    ),
+    Refusal("mask_bool", INT8, "x_active_mask", "bool", {"x_active_mask": to(torch.ones(5, dtype=torch.bool))}),
+    Refusal("mask_too_long", INT8, "x_active_mask", "6", {"x_active_mask": to(torch.ones(6, dtype=torch.int8))}),
+    Refusal(
+        "too_many_tokens",
+        INT8,
+        "num_max_tokens_per_rank",
+        "5",
+        buffer={"num_max_tokens_per_rank": 4},
+        remedy="larger buffer",
+    ),
+    Refusal("topk_of_the_buffer", INT8, "num_topk", "2", buffer={"num_topk": 2}),
+    Refusal("hidden_of_the_buffer", INT8, "hidden", "128", buffer={"hidden": 128}),
+    Refusal("experts_of_the_buffer", INT8, "num_experts|l1_weights", "8", buffer={"num_experts": 8}),
+    Refusal("a_weight_is_missing", INT8, "l1_weights", "3", {"l1_weights": lambda a: a["l1_weights"][:3]}),
+    Refusal("l2_of_another_width", INT8, "l2_weights", "32", each("l2_weights", lambda t: t[:32])),
+    Refusal(
+        "mixed_lists", INT8, "l2_weights", "stack|3-D|list|1", {"l2_weights": lambda a: [torch.stack(a["l2_weights"])]}
+    ),
+    Refusal(
+        "int8_without_scales",
+        INT8,
+        "l1_weights_sf",
+        NOTHING,
+        {"l1_weights_sf": to(None)},
+        remedy="view\\(torch\\.int32\\)",
+    ),
+    Refusal(
+        "int8_scales_float32",
+        INT8,
+        "l2_weights_sf",
+        "float32",
+        each("l2_weights_sf", lambda t: t.float()),
+        remedy="view\\(torch\\.int32\\)",
+    ),
+    Refusal("int8_scales_too_short", INT8, "l1_weights_sf", "127", each("l1_weights_sf", lambda t: t[:127])),
+    Refusal(
+        "int8_with_bias",
+        INT8,
+        "l1_bias",
+        "A8W4-INT|a8w4-int|INT4",
+        {"l1_bias": to([torch.zeros(128)] * 4)},
+        remedy="drop",
+    ),
+    Refusal("int4_without_bias", INT4, "l2_bias", NOTHING, {"l2_bias": to(None)}, remedy="8 \\*"),
+    Refusal("int4_bias_bf16", INT4, "l1_bias", "bfloat16", each("l1_bias", lambda t: t.bfloat16())),
+    Refusal(
+        "int32_carrier_with_285",
+        INT4,
+        "weight1_type",
+        "285|INT4",
+        {"weight1_type": to(285), "weight2_type": to(285)},
+        carrier="int32",
+        remedy="drop",
+    ),
+    Refusal(
+        "bf16_with_scales", BF16, "l1_weights_sf", "", {"l1_weights_sf": to([torch.ones(128, dtype=torch.int64)] * 4)}
+    ),
+    Refusal(
+        "bf16_dispatched_as_int8",
+        BF16,
+        "dispatch_quant_mode",
+        "2",
+        buffer={"dispatch_quant_mode": 2, "dispatch_quant_out_dtype": torch.int8},
+    ),
+    Refusal(
+        "int8_not_dispatched",
+        INT8,
+        "dispatch_quant_mode",
+        "0",
+        buffer={"dispatch_quant_mode": 0, "dispatch_quant_out_dtype": None},
+    ),
+    Refusal(
+        "e5m2_on_e4m3",
+        FP8,
+        "l1_weights|dispatch_quant_out_dtype",
+        "e5m2",
+        buffer={"dispatch_quant_out_dtype": torch.float8_e5m2},
+    ),
+    Refusal(
+        "a8w4_on_e5m2",
+        A8W4,
+        "l1_weights|dispatch_quant_out_dtype",
+        "e5m2",
+        buffer={"dispatch_quant_out_dtype": torch.float8_e5m2},
+    ),
+    Refusal("fp8_without_scales", FP8, "l2_weights_sf", NOTHING, {"l2_weights_sf": to(None)}, remedy="e8m0"),
+    Refusal(
+        "fp8_scales_unpaired",
+        FP8,
+        "l1_weights_sf",
+        "3",
+        each("l1_weights_sf", lambda t: t.view(torch.uint8).flatten(1)[:, :3].contiguous().view(torch.float8_e8m0fnu)),
+    ),
+    Refusal(
+        "fp4_without_its_type",
+        A8W4,
+        "weight1_type|l1_weights",
+        "uint8",
+        {"weight1_type": to(None), "weight2_type": to(None)},
+        remedy="weight1_type=296",
+    ),
+    Refusal("prequantised_without_scales", FP8, "scales", "None", {"scales": to(None)}, prequantised=True),
+    Refusal(
+        "scales_without_prequantised_x",
+        FP8,
+        "scales",
+        "4|mode",
+        {"scales": to(torch.ones(5, 3).to(torch.float8_e8m0fnu))},
+    ),
+    Refusal(
+        "prequantised_x_of_another_type",
+        FP8,
+        "x",
+        "e5m2",
+        one("x", lambda t: t.view(torch.uint8).view(torch.float8_e5m2)),
+        prequantised=True,
+    ),
+    Refusal("shared_bias", FP8, "shared_l1_bias", "", {"shared_l1_bias": to([torch.zeros(128)])}, shared=1),
+    Refusal("five_shared_experts", FP8, "shared_l1_weights", "5", shared=5, remedy="fewer"),
+    Refusal(
+        "shared_without_scales", FP8, "shared_l2_weights_sf", NOTHING, {"shared_l2_weights_sf": to(None)}, shared=1
+    ),
+    Refusal("half_of_the_shared_weights", FP8, "shared_l2_weights", NOTHING, {"shared_l2_weights": to(None)}, shared=1),
+    Refusal(
+        "shared_type_of_prequantised_x",
+        A4W4,
+        "shared_expert_quant_out_dtype",
+        "24|e4m3",
+        {"shared_expert_quant_out_dtype": to(24)},
+        prequantised=True,
+        shared=1,
+    ),
+    Refusal(
+        "merged_rows_and_quantised_combine",
+        FP8,
+        "combine_comm_mode",
+        "combine_quant_mode",
+        buffer={"combine_comm_mode": 1, "combine_quant_mode": 3},
+        remedy="one of the two to 0",
+    ),
+    Refusal(
+        "merged_rows_and_prequantised_x",
+        FP8,
+        "combine_comm_mode",
+        "topk_weights_type",
+        buffer={"combine_comm_mode": 1},
+        prequantised=True,
+        remedy="topk_weights_type=1",
+    ),
+]
+
+
+def attempt(refusal: Refusal) -> None:
+    """Make the buffer and the call."""
+    case = replace(make_case(refusal.use_case, Shape(), shared=refusal.shared), prequantised=refusal.prequantised)
+    arguments = call_arguments(case, 0, Form(carrier=refusal.carrier))
+    changed = {name: change(arguments) for name, change in refusal.change.items()}
+    buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case) | refusal.buffer)
+    mega_moe(**arguments | changed, sym_buffer=buffer)
+
+
+@pytest.mark.parametrize("refusal", CALLS, ids=lambda r: r.name)
+def test_call_is_refused(refusal: Refusal) -> None:
+    with pytest.raises(OperatorError, match=REMEDY) as info:
+        attempt(refusal)
+    for pattern in (refusal.argument, refusal.came, refusal.remedy):
+        assert info.match(rf"(?is).*({pattern})")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("dispatch_quant_mode", 3),
+        ("combine_quant_mode", 1),
+        ("comm_alg", "ring"),
+        ("topk_weights_type", 2),
+        ("combine_comm_mode", 2),
+        ("max_recv_token_num", -1),
+        ("num_experts", 0),
+        ("num_topk", 0),
+        ("hidden", 0),
+        ("num_max_tokens_per_rank", -1),
+    ],
+)
+def test_buffer_is_refused(argument: str, value: Any) -> None:
+    wanted = buffer_arguments(make_case("a8w8-int", Shape())) | {argument: value}
+    with pytest.raises(OperatorError, match=rf"{argument}={value!r}") as info:
+        get_symm_buffer_for_mega_moe(None, **wanted)
+    assert info.match(REMEDY)
+
+
+@pytest.mark.parametrize("value", [torch.float16, 30, "int8"])
+def test_buffer_refuses_unknown_types(value: Any) -> None:
+    wanted = buffer_arguments(make_case("a8w8-int", Shape())) | {"dispatch_quant_out_dtype": value}
+    with pytest.raises((ValueError, TypeError), match="dispatch_quant_out_dtype"):
+        get_symm_buffer_for_mega_moe(None, **wanted)
+
+
+def test_buffer_refuses_an_unknown_group() -> None:
+    wanted = buffer_arguments(make_case("a8w8-int", Shape()))
+    with pytest.raises(OperatorError, match=r"(?s)group='elsewhere'.*new_group"):
+        get_symm_buffer_for_mega_moe("elsewhere", **wanted)
+
+
+def _odd_experts() -> None:
+    from torch import distributed as dist
+
+    wanted = buffer_arguments(make_case("a8w8-int", Shape())) | {"num_experts": 5}
+    get_symm_buffer_for_mega_moe(dist.group.WORLD, **wanted)
+
+
+def test_experts_must_divide_over_the_ranks(two_ranks: World) -> None:
+    for failure in two_ranks.outcomes(_odd_experts, [(), ()]):
+        assert isinstance(failure, Failure)
+        assert failure.kind == "OperatorError"
+        assert "num_experts=5" in failure.message
+        assert "2" in failure.message
+
+
+ACTIVATIONS = [
+    ({"activation": "relu"}, r"(?s)relu.*swiglu"),
+    ({"activation": "swigluoai", "activation_params": {"gamma": 1.0}}, r"(?s)gamma.*alpha"),
+    ({"activation": "swiglu", "activation_params": {"alpha": 1.0}}, "alpha"),
+    ({"activation_clamp": -1.0}, r"clamp.*-1"),
+    ({"activation_clamp": float("nan")}, r"clamp.*nan"),
+    ({"activation": "swigluoai", "activation_params": {"alpha": float("inf")}}, r"alpha.*inf"),
+    ({"activation": "situglu", "activation_params": {"beta": 0.0}}, r"beta.*0"),
+    ({"activation": "situglu", "activation_params": {"beta": 1.0, "linear_beta": -2.0}}, r"linear_beta.*-2"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), ACTIVATIONS, ids=[str(i) for i in range(len(ACTIVATIONS))])
+def test_activation_is_refused(options: dict[str, Any], text: str) -> None:
+    case = make_case("a16w16", Shape())
+    buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case))
+    with pytest.raises(ValueError, match=text):
+        mega_moe(**call_arguments(case, 0, Form()) | options, sym_buffer=buffer)
