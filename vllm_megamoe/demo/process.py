@@ -13,6 +13,7 @@ from vllm_megamoe.demo.interrupts import interrupts
 from vllm_megamoe.demo.log_lines import first_error
 
 _GRACE_S = 20.0  # for a server to end its workers
+_SHORT_GRACE_S = 4.0  # the same when somebody waits for the prompt; a server that is still starting may need longer
 _ORPHAN_S = 1.0  # for processes whose parent has ended
 _KILL_S = 10.0  # for SIGKILL to take effect
 _TAIL_LINES = 30
@@ -24,7 +25,7 @@ _running: list["OwnProcess"] = []
 def stop_all() -> None:
     """End whatever a signal kept from being ended where it was started: the last thing that the demo does."""
     for process in list(_running):
-        process.stop()
+        process.stop(_SHORT_GRACE_S)
 
 
 class OwnProcess:
@@ -52,7 +53,7 @@ class OwnProcess:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(_GRACE_S if kind is None else _SHORT_GRACE_S)
 
     def exit_code(self) -> int | None:
         """Return the program's exit code, None while it runs."""
@@ -72,6 +73,11 @@ class OwnProcess:
                 self._process.terminate()
                 _wait(lambda: self.exit_code() is not None, grace_s, impatient=True)
                 _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
+            # Python's resource tracker outlives the others by design, and then removes their shared memory.
+            for member in self.members():
+                if not _is_resource_tracker(member):
+                    _kill(member)
+            _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
             for member in self.members():
                 _kill(member)
             _wait(lambda: self.exit_code() is not None and not self.members(), _KILL_S, impatient=False)
@@ -116,6 +122,13 @@ def _wait(is_over: Callable[[], bool], limit_s: float, *, impatient: bool) -> No
     end = time.monotonic() + limit_s
     while not is_over() and time.monotonic() < end and not (impatient and interrupts.pending):
         time.sleep(0.05)
+
+
+def _is_resource_tracker(member: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{member}/cmdline").read_bytes()
+    except OSError:  # it ended while we looked
+        return False
 
 
 def _kill(member: int) -> None:
