@@ -1,7 +1,7 @@
 """A block of output channels out of a stored weight, as float32 in a fixed scratch.
 
-Stored bytes are read in place, whatever their format; no more than the scratch is ever unpacked. Two 4-bit elements of a
-byte are written into two halves of the block instead of side by side, which is several times faster; `gemm` knows.
+Stored bytes are read in place, whatever their format; no more than the scratch is ever unpacked. Two 4-bit elements of
+a byte are written into two halves of the block instead of side by side, which is several times faster; `gemm` knows.
 """
 
 import threading
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.layout.acl import AclDtype
-from vllm_megamoe.numerics.mx import GROUP, e8m0_value
+from vllm_megamoe.numerics.mx import GROUP, NAN_SCALE, e8m0_value
 from vllm_megamoe.numerics.switches import Nibbles
 from vllm_megamoe.ops.twin.weights import PER_BYTE, Weights
 
@@ -23,7 +23,15 @@ STEP = 64
 FP16_SHIFT = {AclDtype.FLOAT8_E5M2: 0, AclDtype.FLOAT8_E4M3FN: 8, AclDtype.FLOAT4_E2M1: 14}
 """Codes are read as fp16 with the same bits; their values are 2^shift times that: the difference of the biases."""
 
-_local = threading.local()
+
+class _Local(threading.local):
+    """Scratch tensors of one thread."""
+
+    def __init__(self) -> None:
+        self.held: dict[torch.dtype, Tensor] = {}
+
+
+_local = _Local()
 
 
 def block_channels(inputs: int) -> int:
@@ -31,12 +39,12 @@ def block_channels(inputs: int) -> int:
     return max(STEP, SCRATCH_ELEMENTS // inputs // STEP * STEP)
 
 
-def scratch(rows: int, columns: int) -> Tensor:
-    """This thread's scratch as a float32 [rows, columns]; its last content is gone."""
-    held: Tensor | None = getattr(_local, "scratch", None)
-    if held is None or held.numel() < rows * columns:
-        held = _local.scratch = torch.empty(max(SCRATCH_ELEMENTS, rows * columns), dtype=torch.float32)
-    return held[: rows * columns].view(rows, columns)
+def scratch(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """This thread's scratch of a dtype as [rows, columns]; its last content is gone."""
+    held = _local.held
+    if dtype not in held or held[dtype].numel() < rows * columns:
+        held[dtype] = torch.empty(max(SCRATCH_ELEMENTS, rows * columns), dtype=dtype)
+    return held[dtype][: rows * columns].view(rows, columns)
 
 
 def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Nibbles) -> Tensor:
@@ -86,7 +94,7 @@ def rows_of(weights: Weights, expert: int, start: int, stop: int) -> Tensor:
     halves = block.view(n, per_byte, *source.shape[1:])
     for half, codes in enumerate(_as_fp16(source.view(torch.int8), weights.element)):
         halves[:, half].copy_(codes)
-    factors = e8m0_value(weights.scales[expert][start:stop].flatten(1))
+    factors = _factors(weights.scales[expert][start:stop].flatten(1))
     _scale_groups(block.view(n, per_byte, -1), factors, GROUP // per_byte, weights.inputs // per_byte)
     return block
 
@@ -103,9 +111,9 @@ def _as_fp16(codes: Tensor, element: AclDtype) -> list[Tensor]:
 
     Signs travel by sign extension and are cut back to one bit. Subnormals need no care: all these formats count alike.
     """
-    wide = codes.to(torch.int16)
+    wide = scratch(len(codes), codes.shape[1:].numel(), torch.int16).view(codes.shape).copy_(codes)
     if element is AclDtype.FLOAT8_E5M2:
-        return [(wide << 8).view(torch.float16)]
+        return [wide.bitwise_left_shift_(8).view(torch.float16)]
     if element is AclDtype.FLOAT4_E2M1:
         low = (wide << 12).bitwise_right_shift_(3).bitwise_and_(-0x7200)
         high = wide.bitwise_left_shift_(5).bitwise_and_(-0x7200)
@@ -115,6 +123,13 @@ def _as_fp16(codes: Tensor, element: AclDtype) -> list[Tensor]:
         # E4M3's only NaN; fp16 would read a number.
         shifted[(codes & 0x7F) == 0x7F] = 0x7E00
     return [shifted.view(torch.float16)]
+
+
+def _factors(scales: Tensor) -> Tensor:
+    """uint8 E8M0 -> float32; the byte is float32's exponent field, its two ends apart."""
+    if scales.numel() and int(scales.min()) > 0 and int(scales.max()) < NAN_SCALE:
+        return (scales.to(torch.int32) << 23).view(torch.float32)
+    return e8m0_value(scales)
 
 
 def _scale_groups(halves: Tensor, factors: Tensor, width: int, inputs: int) -> None:
