@@ -1,0 +1,162 @@
+"""The adapter to the CANN package, against a stand-in with the signatures of its release 9.1 (torch_api.txt)."""
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.ops import backend, cann, get_symm_buffer_for_mega_moe, mega_moe, settings
+
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+class Buffer:
+    """The package's SymmBuffer."""
+
+    ccl_buffer_size = 1
+
+
+class Group:
+    """A process group that notes when its communicator is made."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+
+    def _get_backend(self, device: torch.device) -> "Group":
+        assert device.type == "npu"
+        return self
+
+    def get_hccl_comm_name(self, rank: int) -> str:
+        self.calls.append(("communicator", {"rank": rank}))
+        return "name"
+
+
+def release_9_1(calls: Calls) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Signatures of torch_api.txt."""
+
+    def create(
+        group: Any,
+        num_experts: int,
+        num_max_tokens_per_rank: int,
+        num_topk: int,
+        hidden: int,
+        intermediate_hidden: int,
+        *,
+        max_recv_token_num: int = 0,
+        dispatch_quant_mode: int = 0,
+        dispatch_quant_out_dtype: Any = None,
+        combine_quant_mode: int = 0,
+        comm_alg: str = "",
+    ) -> Buffer:
+        calls.append(("create", locals()))
+        return Buffer()
+
+    def run(
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        l1_weights: list[Tensor],
+        l2_weights: list[Tensor],
+        sym_buffer: Any,
+        *,
+        l1_weights_sf: Any = None,
+        l2_weights_sf: Any = None,
+        l1_bias: Any = None,
+        l2_bias: Any = None,
+        x_active_mask: Any = None,
+        activation: str = "swiglu",
+        activation_clamp: float | None = None,
+        weight1_type: Any = None,
+        weight2_type: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        calls.append(("run", locals()))
+        return x, topk_ids
+
+    return create, run
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """An installed release 9.1; what it was called with."""
+    made: Calls = []
+    # As torch_npu does at its import; the same name may be given twice.
+    torch.utils.rename_privateuse1_backend("npu")
+    torch_npu = ModuleType("torch_npu")
+    torch_npu.npu = ModuleType("torch_npu.npu")  # type: ignore[attr-defined]
+    torch_npu.npu.is_available = lambda: True  # type: ignore[attr-defined]
+    ops = ModuleType("cann_ops_transformer.ops")
+    ops.get_symm_buffer_for_mega_moe, ops.mega_moe = release_9_1(made)  # type: ignore[attr-defined]
+    for name, module in (("torch_npu", torch_npu), ("cann_ops_transformer.ops", ops)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 3)
+    monkeypatch.setattr(backend, "_missing_for_cann", lambda: "")
+    backend.resolve.cache_clear()
+    cann.installed.cache_clear()
+    yield made
+    backend.resolve.cache_clear()
+    cann.installed.cache_clear()
+
+
+def make_buffer(calls: Calls, **options: Any) -> Any:
+    with settings(backend="cann"):
+        return get_symm_buffer_for_mega_moe(Group(calls), 8, 16, 2, 64, 32, **options)  # type: ignore[arg-type]
+
+
+def test_the_communicator_is_made_before_the_buffer(calls: Calls) -> None:
+    buffer = make_buffer(calls, dispatch_quant_mode=2, dispatch_quant_out_dtype=torch.int8, topk_weights_type=0)
+    assert [name for name, _ in calls] == ["communicator", "create"]
+    assert calls[0][1] == {"rank": 3}
+    assert calls[1][1]["dispatch_quant_out_dtype"] is torch.int8
+    assert isinstance(buffer, Buffer)
+
+
+@pytest.mark.parametrize("name", ["topk_weights_type", "combine_comm_mode"])
+def test_a_buffer_argument_of_a_later_revision_is_refused(calls: Calls, name: str) -> None:
+    with pytest.raises(OperatorError, match=rf"{name}=1; wanted the default.*max_recv_token_num"):
+        make_buffer(calls, **{name: 1})
+    assert not calls
+
+
+def test_a_call_passes_what_the_revision_takes(calls: Calls) -> None:
+    x, ids = torch.zeros(3, 64), torch.zeros(3, 2, dtype=torch.int32)
+    stack = torch.zeros(8, 64, 64)
+    y, _ = mega_moe(x, ids, x, stack, [stack], make_buffer(calls), activation_clamp=7.0, weight1_type=285)
+    passed = calls[-1][1]
+    assert y is x
+    assert passed["l1_weights"] == [stack]
+    assert passed["l2_weights"] == [stack]
+    assert (passed["activation_clamp"], passed["weight1_type"], passed["l1_bias"]) == (7.0, 285, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("activation_params", {"alpha": 1.7}), ("shared_l1_weights", [torch.zeros(1)]), ("scales", torch.zeros(1))],
+)
+def test_a_call_argument_of_a_later_revision_is_refused(calls: Calls, name: str, value: Any) -> None:
+    x, ids = torch.zeros(3, 64), torch.zeros(3, 2, dtype=torch.int32)
+    buffer = make_buffer(calls)
+    with pytest.raises(OperatorError, match=rf"mega_moe: {name}=.*no such argument"):
+        mega_moe(x, ids, x, [x], [x], buffer, **{name: value})
+    assert [entry for entry, _ in calls] == ["communicator", "create"]
+
+
+def test_a_foreign_buffer_is_refused() -> None:
+    x = torch.zeros(3, 64)
+    with pytest.raises(OperatorError, match="sym_buffer is a str"):
+        mega_moe(x, x, x, [x], [x], "buffer")  # type: ignore[arg-type]
+
+
+def test_a_group_is_needed(calls: Calls) -> None:
+    with settings(backend="cann"), pytest.raises(OperatorError, match="group=None"):
+        get_symm_buffer_for_mega_moe(None, 8, 16, 2, 64, 32)
+
+
+def test_cann_by_name_without_its_packages_is_refused() -> None:
+    backend.resolve.cache_clear()
+    with settings(backend="cann"), pytest.raises(OperatorError, match="no package torch_npu"):
+        get_symm_buffer_for_mega_moe(None, 8, 16, 2, 64, 32)
