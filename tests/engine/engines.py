@@ -28,8 +28,15 @@ class Engines:
     done: dict[str, list[Any]] = field(default_factory=dict)
 
     def run(self, llm: dict[str, Any], steps: list[dict[str, Any]]) -> list[Any]:
-        """Results of the steps, in order, from one engine."""
-        return self._once(llm, [steps], {})[0]
+        """Results of the steps, in order, from one engine, whose scheduler runs in the driver's own process.
+
+        That saves the start of a process, which costs more here than all else; test_serve has every process.
+        """
+        return self._once(llm, [steps], {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})[0]
+
+    def float32_baseline(self, checkpoint: str, prompts: list[list[int]]) -> list[Any]:
+        """vLLM's own MoE in float32 on one rank: all prompts in one batch, then six of them alone."""
+        return self.run({"model": checkpoint, "dtype": "float32", **EAGER}, greedy_steps(prompts))
 
     def run_data_parallel(self, llm: dict[str, Any], steps_by_rank: list[list[dict[str, Any]]]) -> list[list[Any]]:
         """Results by rank; each rank runs steps of its own and they share the experts."""
@@ -65,6 +72,14 @@ class Engines:
             tails = [(here / f"log{r}.txt").read_text()[-6000:] for r in range(ranks)]
             raise RuntimeError(f"engine processes ended with {codes}; their logs end with\n" + "\n=====\n".join(tails))
         return [json.loads((here / f"result{r}.json").read_text()) for r in range(ranks)]
+
+
+def greedy_steps(prompts: list[list[int]]) -> list[dict[str, Any]]:
+    """Eight tokens after each prompt in one batch, then after six of them alone: 1, 2, 3 ... rows per step."""
+    return [
+        {"do": "greedy", "prompts": prompts, "max_tokens": 8},
+        {"do": "greedy", "prompts": prompts[:6], "max_tokens": 8, "one_by_one": True},
+    ]
 
 
 def engine_environment() -> dict[str, str]:

@@ -51,6 +51,12 @@ def largest_difference(baseline: list[Any], other: list[Any]) -> tuple[float, st
     return worst, where
 
 
+def check(checkpoint: str, baseline: list[Any], other: list[Any]) -> None:
+    worst, where = largest_difference(baseline, other)
+    limit = bound(logit_std(checkpoint))
+    assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
+
+
 @pytest.fixture(scope="module")
 def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
     """vLLM's own MoE on one rank."""
@@ -63,23 +69,29 @@ def teacher(baseline: dict[str, Any], prompts: list[list[int]]) -> dict[str, Any
     return {"do": "teacher", "sequences": baseline["sequences"], "starts": [len(p) for p in prompts]}
 
 
-RUNS = {
-    "one rank, eager": EAGER,
-    "tensor parallel 2, eager": {**TP2, **EAGER},
-    "tensor parallel 2, compiled": TP2,
-}
+@pytest.fixture(scope="module")
+def two_ranks(engines: Engines, checkpoint: str, teacher: dict[str, Any]) -> list[Any]:
+    """Two ranks in eager mode: whole, then with the MoE output times 0.9."""
+    llm = {"model": checkpoint, **MEGAMOE, **TP2, **EAGER, "enable_prefix_caching": False}
+    return engines.run(llm, [teacher, {"do": "sabotage", "kind": "scaled"}, teacher])
 
 
-@pytest.mark.parametrize(
-    "run", [pytest.param(run, marks=pytest.mark.full if run == "one rank, eager" else ()) for run in RUNS]
-)
-def test_log_probabilities(
-    run: str, engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
+def test_two_ranks(checkpoint: str, baseline: dict[str, Any], two_ranks: list[Any]) -> None:
+    check(checkpoint, baseline["top"], two_ranks[0])
+
+
+def test_a_tenth_less_moe_output_is_seen(checkpoint: str, baseline: dict[str, Any], two_ranks: list[Any]) -> None:
+    """Negative control: with the MoE output times 0.9 the same comparison fails."""
+    with pytest.raises(AssertionError, match="limit"):
+        check(checkpoint, baseline["top"], two_ranks[2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("run", [EAGER, TP2], ids=["one rank, eager", "two ranks, compiled"])
+def test_other_runs(
+    run: dict[str, Any], engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
 ) -> None:
-    (top,) = engines.run({"model": checkpoint, **MEGAMOE, **RUNS[run]}, [teacher])
-    worst, where = largest_difference(baseline["top"], top)
-    limit = bound(logit_std(checkpoint))
-    assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
+    check(checkpoint, baseline["top"], engines.run({"model": checkpoint, **MEGAMOE, **run}, [teacher])[0])
 
 
 @pytest.mark.full
@@ -90,17 +102,5 @@ def test_data_parallel(
     one = {"do": "teacher", "sequences": teacher["sequences"][:1], "starts": teacher["starts"][:1]}
     llm = {"model": checkpoint, **MEGAMOE, **EAGER, "enable_expert_parallel": True}
     busy, idle = engines.run_data_parallel(llm, [[teacher], [one]])
-    limit = bound(logit_std(checkpoint))
-    for top, expected in ((busy[0], baseline["top"]), (idle[0], baseline["top"][:1])):
-        worst, where = largest_difference(expected, top)
-        assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
-
-
-def test_a_tenth_less_moe_output_is_seen(
-    engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
-) -> None:
-    """Negative control: with the MoE output times 0.9 the same comparison fails."""
-    steps = [{"do": "sabotage", "kind": "scaled"}, teacher]
-    llm = {"model": checkpoint, **MEGAMOE, **TP2, **EAGER, "enable_prefix_caching": False}
-    worst, _ = largest_difference(baseline["top"], engines.run(llm, steps)[1])
-    assert worst > bound(logit_std(checkpoint))
+    check(checkpoint, baseline["top"], busy[0])
+    check(checkpoint, baseline["top"][:1], idle[0])

@@ -20,6 +20,7 @@ def tokens(results: list[dict[str, Any]]) -> list[list[int]]:
     return [result["tokens"] for result in results]
 
 
+@pytest.mark.full
 def test_linear_layers_keep_the_checkpoints_own_method(
     engines: Engines, checkpoint: str, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

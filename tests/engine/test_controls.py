@@ -36,3 +36,10 @@ def test_damage_changes_the_tokens(kind: str, runs: dict[str, Any]) -> None:
 
 def test_the_whole_and_the_mended_engine_agree(runs: dict[str, Any]) -> None:
     assert tokens(runs["mended"]) == tokens(runs["none"])
+
+
+def test_the_whole_engine_agrees_with_vllms_own_moe(
+    runs: dict[str, Any], engines: Engines, checkpoint: str, prompts: list[list[int]]
+) -> None:
+    baseline = engines.float32_baseline(checkpoint, prompts)
+    assert tokens(runs["none"]) == tokens(baseline[0])[:8]

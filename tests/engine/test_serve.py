@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engines import EAGER, Engines, engine_environment
+from engines import Engines, engine_environment
 from openai import OpenAI
 from rich.console import Console
 
@@ -51,9 +51,7 @@ def test_concurrent_completions_equal_vllms_own_moe(
     served: Served, engines: Engines, checkpoint: str, prompts: list[list[int]]
 ) -> None:
     """Sixteen requests at once give the tokens of vLLM's own MoE on one rank (the baseline of test_float32)."""
-    step = {"do": "greedy", "prompts": prompts, "max_tokens": 8}
-    alone = {"do": "greedy", "prompts": prompts[:6], "max_tokens": 8, "one_by_one": True}
-    baseline = engines.run({"model": checkpoint, "dtype": "float32", **EAGER}, [step, alone])[0]
+    baseline = engines.float32_baseline(checkpoint, prompts)[0]
 
     def complete(prompt: list[int]) -> list[int]:
         answer = served.client.completions.create(
