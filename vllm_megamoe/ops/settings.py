@@ -41,8 +41,9 @@ class Settings:
         numerics: the device's rounding points, or the documents' formulas, and a switch for each open question.
         backend: `auto` takes the CANN package where an NPU is present, else the CPU twin.
         timeout_s: seconds that a rank waits for the others once a first call on the buffer has completed.
-        plain_copy: let the twin keep a float32 copy of each weight that it multiplies in float32. Off by default: it
-            costs twice a BF16 weight's bytes.
+        plain_copy: let the twin keep a float32 copy of every weight it has multiplied, so that a call unpacks nothing.
+            Off by default: it costs 2 (BF16), 4 (8-bit) or 8 times (4-bit) the weight's own bytes, and unpacking block
+            by block is about as fast as reading that much more memory.
     """
 
     profile: str = field(default_factory=_profile)

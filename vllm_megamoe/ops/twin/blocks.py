@@ -5,6 +5,7 @@ a byte are written into two halves of the block instead of side by side, which i
 """
 
 import threading
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from vllm_megamoe.ops.twin.weights import PER_BYTE, Weights
 
 SCRATCH_ELEMENTS = 1 << 19
 """2 MiB of float32: a block stays in a core's cache between the unpacking and the product."""
+
+Room = Callable[[int, int], Tensor]
+"""(rows, columns) -> float32 memory of that shape."""
 
 STEP = 64
 """Blocks are multiples of this many channels: whole NZ blocks and whole bytes in every format."""
@@ -47,7 +51,28 @@ def scratch(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tens
     return held[dtype][: rows * columns].view(rows, columns)
 
 
-def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Nibbles) -> Tensor:
+def pieces(weights: Weights, expert: int, nibbles: Nibbles) -> Iterator[tuple[int, int, Tensor]]:
+    """(start, stop, block) over the output channels; a block is gone when the next one is taken.
+
+    Blocks as `columns_of` or `rows_of` give them, or the plain copy of all channels at once where there is one.
+    """
+    if weights.plain:
+        yield 0, weights.outputs, weights.plain[expert]
+        return
+    step = block_channels(weights.inputs)
+    for start in range(0, weights.outputs, step):
+        stop = min(start + step, weights.outputs)
+        yield start, stop, block_of(weights, expert, start, stop, nibbles, scratch)
+
+
+def block_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Nibbles, room: Room) -> Tensor:
+    """One block in memory of `room`."""
+    if weights.order == "k_last":
+        return rows_of(weights, expert, start, stop, room)
+    return columns_of(weights, expert, start, stop, nibbles, room)
+
+
+def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Nibbles, room: Room) -> Tensor:
     """Channels [start, stop) of a K-first weight -> float32 [K, >= stop - start].
 
     INT4: the even channels, then the odd ones, as many of each.
@@ -57,6 +82,7 @@ def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Ni
         expert: index.
         start, stop: start is a multiple of STEP; NZ blocks are taken whole, so a last block may bring padding.
         nibbles: how INT4 is stored.
+        room: gives memory for float32 [rows, columns].
     """
     per_byte = PER_BYTE.get(weights.element, 1)
     stored, k = weights.stored[expert], weights.inputs
@@ -67,7 +93,7 @@ def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Ni
         c0 = stored.shape[-1]
         source = stored[first // c0 : -(-last // c0)].flatten(1, 2)[:, :k].transpose(0, 1)
     # source: [K, n], or from NZ [K, blocks, C0], in elements of the carrier
-    block = scratch(k, source.shape[1:].numel() * per_byte)
+    block = room(k, source.shape[1:].numel() * per_byte)
     if per_byte == 1:
         block.view(source.shape).copy_(source)
         return block
@@ -79,7 +105,7 @@ def columns_of(weights: Weights, expert: int, start: int, stop: int, nibbles: Ni
     return block
 
 
-def rows_of(weights: Weights, expert: int, start: int, stop: int) -> Tensor:
+def rows_of(weights: Weights, expert: int, start: int, stop: int, room: Room) -> Tensor:
     """Channels [start, stop) of a K-last MX weight, scales applied, times 2^-FP16_SHIFT -> float32 [n, >= K].
 
     FP4: the even inputs, then the odd ones, as many of each. NZ padding along K stays and is zero.
@@ -90,7 +116,7 @@ def rows_of(weights: Weights, expert: int, start: int, stop: int) -> Tensor:
         source = stored.flatten(1, 2)[:, start:stop].transpose(0, 1)
     # source: bytes [n, K], or from NZ [n, blocks, C0]
     per_byte = PER_BYTE.get(weights.element, 1)
-    block = scratch(n, source.shape[1:].numel() * per_byte)
+    block = room(n, source.shape[1:].numel() * per_byte)
     halves = block.view(n, per_byte, *source.shape[1:])
     for half, codes in enumerate(_as_fp16(source.view(torch.int8), weights.element)):
         halves[:, half].copy_(codes)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vllm_megamoe.layout.acl import AclDtype
 from vllm_megamoe.numerics.switches import Nibbles
-from vllm_megamoe.ops.twin.blocks import FP16_SHIFT, block_channels, columns_of, padded_inputs, rows_of
+from vllm_megamoe.ops.twin.blocks import FP16_SHIFT, padded_inputs, pieces
 from vllm_megamoe.ops.twin.weights import Weights
 
 EXACT_K = {AclDtype.INT8: 1 << 10, AclDtype.INT4: 1 << 18}
@@ -19,10 +19,7 @@ EXACT_K = {AclDtype.INT8: 1 << 10, AclDtype.INT4: 1 << 18}
 def dense(x: Tensor, weights: Weights, expert: int) -> Tensor:
     """float32 [n, K] x stored BF16 or float32 [K, N] -> float32 [n, N]."""
     out = torch.empty(len(x), weights.outputs)
-    step = block_channels(weights.inputs)
-    for start in range(0, weights.outputs, step):
-        stop = min(start + step, weights.outputs)
-        block = columns_of(weights, expert, start, stop, "twos_complement")
+    for start, stop, block in pieces(weights, expert, "twos_complement"):
         torch.mm(x, block[:, : stop - start], out=out[:, start:stop])
     return out
 
@@ -31,10 +28,7 @@ def integer(digits: Tensor, weights: Weights, expert: int, nibbles: Nibbles) -> 
     """Integers as float32 [n, K] x stored INT8 or INT4 [K, N] -> exact sums, float32 where those fit, else int32."""
     k, exact_k = weights.inputs, EXACT_K[weights.element]
     out = torch.empty(len(digits), weights.outputs, dtype=torch.float32 if k <= exact_k else torch.int32)
-    step = block_channels(k)
-    for start in range(0, weights.outputs, step):
-        stop = min(start + step, weights.outputs)
-        block = columns_of(weights, expert, start, stop, nibbles)
+    for start, stop, block in pieces(weights, expert, nibbles):
         sums = _exact(digits, block, exact_k)
         if weights.element is AclDtype.INT4:
             # even channels, then odd ones -> side by side
@@ -56,10 +50,8 @@ def mx(x: Tensor, weights: Weights, expert: int) -> Tensor:
     """float32 [n, K] x stored MX codes [N, K] with their scales -> float32 [n, N]."""
     out = torch.empty(len(x), weights.outputs)
     x = _arrange(x, weights)
-    step = block_channels(weights.inputs)
-    for start in range(0, weights.outputs, step):
-        stop = min(start + step, weights.outputs)
-        torch.mm(x, rows_of(weights, expert, start, stop).t(), out=out[:, start:stop])
+    for start, stop, block in pieces(weights, expert, "twos_complement"):
+        torch.mm(x, block.t(), out=out[:, start:stop])
     # Blocks are smaller by a power of two, see `rows_of`; a product by one is exact.
     shift = FP16_SHIFT[weights.element]
     return out.mul_(2.0**shift) if shift else out

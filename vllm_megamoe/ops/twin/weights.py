@@ -58,6 +58,8 @@ class Weights:
         inputs, outputs: K and N, in elements.
         stored: [R, C], or NZ blocks [ceil(C/C0), ceil(R/16), 16, C0]; bytes where torch cannot compute.
         scales, biases: one tensor per expert; empty when absent.
+        source: the caller's tensors, by which a plain copy is found again.
+        plain: float32 copies, one per expert, laid out as one block of all channels; empty when there are none.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Weights:
     stored: tuple[Tensor, ...]
     scales: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
+    source: tuple[Tensor, ...]
+    plain: tuple[Tensor, ...] = ()
 
     @property
     def count(self) -> int:

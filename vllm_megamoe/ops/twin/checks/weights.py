@@ -80,6 +80,7 @@ def read_weights(raw: RawWeights, order: Order, with_bias: bool) -> Weights:
         tuple(carrier(tensor, element) for tensor in stored),
         _read_scales(raw, element, inputs, outputs),
         _read_biases(raw, outputs, with_bias),
+        tuple(raw.tensors),
     )
 
 
