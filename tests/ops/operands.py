@@ -44,10 +44,14 @@ def _lists(stack: Tensor, form: Form, cast: Callable[[Tensor], Tensor] = lambda 
 
 
 def _dense(experts: Dense, form: Form, full: bool) -> dict[str, Any]:
-    """[K, N]; bf16 weights stay in rows (operator facts 5.2)."""
+    """[K, N]; the device takes bf16 in rows only (operator facts 5.2), profile none in blocks as well."""
     make = torch.from_numpy if full else as_bf16
     w1, w2 = (make(np.ascontiguousarray(w.swapaxes(1, 2))) for w in (experts.w13, experts.w2))
-    return {"l1_weights": _lists(w1, form), "l2_weights": _lists(w2, form)}
+
+    def cast(t: Tensor) -> Tensor:
+        return format_cast(t, AclFormat.FRACTAL_NZ) if form.blocks else t
+
+    return {"l1_weights": _lists(w1, form, cast), "l2_weights": _lists(w2, form, cast)}
 
 
 def _integer(experts: Integer, form: Form) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from spawn import World
 
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
 
-USE_CASES = ["a16w16", "a8w8-int", "a8w4-int"]
+# the documents give the mask to A2/A3; profile none takes it in every use case
+USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 
 
 def masked(case: Case, *masks: list[int]) -> Case:
@@ -70,6 +71,11 @@ def test_any_nonzero_mask_value_is_active() -> None:
     check_bits(masked(make_case("a8w8-int", Shape()), [-1, 0, 2, 127, -128]))
 
 
+def test_masked_tokens_still_meet_the_shared_experts() -> None:
+    # operator_readme.txt: shared experts see all tokens of the rank
+    check_bits(masked(make_case("a8w8-fp", Shape(), shared=2), [1, 0, 1, 1, 0]))
+
+
 def test_a_rank_without_any_active_token_still_takes_part(two_ranks: World) -> None:
     # failure log B17
     got = check_bits(masked(make_case("a8w8-int", Shape(tokens=(5, 3))), [1] * 5, [0] * 3), None, two_ranks)
@@ -85,7 +91,7 @@ def test_ids_of_masked_rows_may_be_anything() -> None:
     check_bits(masked(bad, [1, 0, 1, 1, 0]))
 
 
-@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"])
+@pytest.mark.parametrize("use_case", USE_CASES)
 def test_minus_one_contributes_nothing(use_case: str, two_ranks: World) -> None:
     case = make_case(use_case, Shape(tokens=(5, 3)))
     ids = case.ranks[0].topk_ids.copy()

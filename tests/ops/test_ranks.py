@@ -18,8 +18,7 @@ USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 @pytest.mark.parametrize("form", [Form(), Form(blocks=True, stacked=True)], ids=str)
 @pytest.mark.parametrize("use_case", USE_CASES)
 def test_two_ranks(use_case: str, form: Form, two_ranks: World) -> None:
-    blocks = form.blocks and use_case != "a16w16"
-    check_bits(make_case(use_case, Shape(tokens=(5, 3), experts=6)), replace(form, blocks=blocks), two_ranks)
+    check_bits(make_case(use_case, Shape(tokens=(5, 3), experts=6)), form, two_ranks)
 
 
 @pytest.mark.parametrize("use_case", USE_CASES)
@@ -97,3 +96,26 @@ def _alone(case: Case) -> Got:
         arguments = call_arguments(case, 0, Form())
         y, counts = mega_moe(**arguments, sym_buffer=buffer)
     return as_got(y, counts, arguments["topk_ids"])
+
+
+def _by_name(case: Case, r: int) -> Got:
+    """The call on a buffer that was made from the group's name."""
+    from torch import distributed as dist
+
+    from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
+
+    group = dist.new_group(list(range(dist.get_world_size())))
+    with settings(numerics=numerics_of(case)):
+        buffer = get_symm_buffer_for_mega_moe(group.group_name, **buffer_arguments(case))
+        assert (buffer.group_name, buffer.rank_id, buffer.ep_world_size) == (group.group_name, r, len(case.ranks))
+        arguments = call_arguments(case, r, Form())
+        y, counts = mega_moe(**arguments, sym_buffer=buffer)
+    return as_got(y, counts, arguments["topk_ids"])
+
+
+def test_a_group_may_be_given_by_its_name(two_ranks: World) -> None:
+    # torch_api.txt: group is the communicator's name
+    case = make_case("a8w8-int", Shape(tokens=(5, 3)))
+    named = two_ranks.run(_by_name, [(case, r) for r in range(2)])
+    for r, want in enumerate(expected(case)):
+        compare_rank(r, named[r], want)

@@ -33,8 +33,9 @@ def mixed_case(use_case: str, weight: str, dispatch: str | None, tokens: tuple[i
     return replace(case, ranks=ranks, shared_elem=dispatch)
 
 
+# the documents describe them for 950's types; profile none takes all types that need no bias
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-@pytest.mark.parametrize("use_case", ["a8w8-fp", "a8w4-fp", "a4w4-fp"])
+@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"])
 def test_one_to_four(use_case: str, count: int, two_ranks: World) -> None:
     check_bits(make_case(use_case, Shape(tokens=(5, 3)), shared=count), Form(blocks=count % 2 == 1), two_ranks)
 

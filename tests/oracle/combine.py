@@ -3,7 +3,7 @@
 import numpy as np
 from oracle import formats, quantisers
 from oracle.case import Case, Rank
-from oracle.gemm import U
+from oracle.gemm import U, lowest_bit
 from oracle.interval import F32, Interval, add, mul, point
 
 Rows = dict[int, Interval]  # k -> one token's expert output, without the slots that were not sent or were lost
@@ -26,12 +26,15 @@ def _ordered(case: Case, rows: Rows, weights: F32) -> Interval | None:
 
 
 def _any_order(terms: list[Interval]) -> Interval:
-    """A sum whose order the document leaves open: n - 1 roundings, each of at most u sum|term|."""
+    """A sum whose order the document leaves open: n - 1 roundings, each of at most u sum|term|, or none on a grid."""
     if len(terms) == 1:
         return terms[0]
     lo = np.sum([t.lo.astype(np.float64) for t in terms], axis=0)
     hi = np.sum([t.hi.astype(np.float64) for t in terms], axis=0)
-    size = np.sum([t.magnitude().hi.astype(np.float64) for t in terms], axis=0) * U * len(terms)
+    size = np.sum([t.magnitude().hi.astype(np.float64) for t in terms], axis=0)
+    grain = np.min([lowest_bit(t.lo.astype(np.float64)) for t in terms], axis=0)
+    exact = all(t.exact for t in terms) & (size <= 2.0**24 * grain)
+    size = np.where(exact, 0.0, size * U * len(terms))
     return Interval(np.float32(lo - size), np.float32(hi + size))
 
 

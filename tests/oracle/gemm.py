@@ -8,13 +8,18 @@ F64 = NDArray[np.float64]
 U = 2.0**-24  # fp32 unit round-off
 
 
-def _grain(values: F64) -> F64:
-    """Per row, the largest power of two of which all numbers of the row are multiples."""
+def lowest_bit(values: F64) -> F64:
+    """The power of two of each number's last set bit; very large for 0."""
     mantissa, exponent = np.frexp(values)
     integer = (mantissa * 2.0**53).astype(np.int64)
     lowest = np.log2(np.maximum(integer & -integer, 1).astype(np.float64))
-    power = np.where(values == 0, 2000, exponent - 53 + lowest)
-    return np.exp2(np.minimum(power.min(axis=-1), 400))
+    return np.exp2(np.where(values == 0, 400.0, exponent - 53 + lowest))
+
+
+def _grain(values: F64) -> F64:
+    """Per row, the largest power of two of which all numbers of the row are multiples."""
+    grain: F64 = lowest_bit(values).min(axis=-1)
+    return grain
 
 
 def gemm(x: Interval, weight: F64, *, exact_products: bool = True, probable: bool = False) -> Interval:

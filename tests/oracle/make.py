@@ -43,7 +43,7 @@ def _dense(rng: Rng, s: Shape, experts: int, grid: bool) -> Dense:
     signs = _signs(rng, (experts, s.intermediate))
     w13[:, : s.intermediate] *= np.abs(signs)[..., None]
     w13[:, : s.intermediate, -1] = 512 * signs
-    w13[:, s.intermediate :, -1] = 64
+    w13[:, s.intermediate :, -1] = 64 if s.hidden < 1024 else 512  # above the noise of the other columns
     return Dense(w13, np.float32(rng.integers(-4, 5, down) / 4))
 
 
