@@ -16,7 +16,9 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import PeerError
 
-HEADER_TAG, DISPATCH_TAG, COMBINE_TAG = 0x4D4D01, 0x4D4D02, 0x4D4D03
+HEADER_TAG = 0x4D4D01
+DISPATCH, COMBINE = 0, 1
+_DATA_TAGS, _TAGGED_CALLS = 1 << 29, 1 << 28
 _BROKEN = "its process ended, or it gave up waiting"
 
 
@@ -45,6 +47,11 @@ _links: "weakref.WeakKeyDictionary[ProcessGroup, Link]" = weakref.WeakKeyDiction
 def link_of(group: ProcessGroup) -> Link:
     """The one link of a group in this process."""
     return _links.setdefault(group, Link())
+
+
+def data_tag(sequence: int, way: int) -> int:
+    """Tag of rows on a way of a call. No two calls share one, so what a failed call left behind is never taken."""
+    return _DATA_TAGS + 2 * (sequence % _TAGGED_CALLS) + way
 
 
 class Channel:

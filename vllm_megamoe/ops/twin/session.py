@@ -10,7 +10,7 @@ from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.facts import NAMES, no_facts, shown
 from vllm_megamoe.ops.twin.header import WORDS, Header, unpack
-from vllm_megamoe.ops.twin.link import COMBINE_TAG, DISPATCH_TAG, HEADER_TAG, Channel, empty_bytes, link_of
+from vllm_megamoe.ops.twin.link import COMBINE, DISPATCH, HEADER_TAG, Channel, data_tag, empty_bytes, link_of
 
 FIRST_CALL_TIMEOUT_S = 1800.0
 """The first call of a buffer may have to wait for a rank that still loads or compiles."""
@@ -84,7 +84,7 @@ class Session:
         """
         if self.channel is None:
             return list(chunks)
-        return self._swap([chunk.flatten() for chunk in chunks], [n * width for n in expected], DISPATCH_TAG, width)
+        return self._swap([chunk.flatten() for chunk in chunks], [n * width for n in expected], DISPATCH, width)
 
     def give_back(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
         """Rows on the way home, with a word behind them that says whether their rank succeeded.
@@ -98,7 +98,7 @@ class Session:
         good = torch.zeros(STATUS_BYTES, dtype=torch.uint8)
         sizes = [n * width + STATUS_BYTES if n else 0 for n in expected]
         messages = [torch.cat([chunk.flatten(), good]) if len(chunk) else chunk.flatten() for chunk in chunks]
-        found = self._swap(messages, sizes, COMBINE_TAG, None)
+        found = self._swap(messages, sizes, COMBINE, None)
         rows: list[Tensor] = []
         for rank, message in enumerate(found):
             body, status = message[: expected[rank] * width], message[expected[rank] * width :]
@@ -119,7 +119,7 @@ class Session:
         for peer in self.channel.peers:
             if rows[peer]:
                 message = torch.ones(rows[peer] * width + STATUS_BYTES, dtype=torch.uint8)
-                self.channel.send(peer, message, COMBINE_TAG)
+                self.channel.send(peer, message, data_tag(self.sequence, COMBINE))
         self.channel.abandon()
 
     def abandon(self) -> None:
@@ -127,10 +127,11 @@ class Session:
         if self.channel is not None:
             self.channel.abandon()
 
-    def _swap(self, messages: list[Tensor], sizes: list[int], tag: int, width: int | None) -> list[Tensor]:
+    def _swap(self, messages: list[Tensor], sizes: list[int], way: int, width: int | None) -> list[Tensor]:
         channel = self.channel
         if channel is None:
             return messages
+        tag = data_tag(self.sequence, way)
         found = [messages[rank] if rank == self.rank else empty_bytes(size) for rank, size in enumerate(sizes)]
         works = {peer: channel.receive(peer, found[peer], tag) for peer in channel.peers if sizes[peer]}
         for peer in channel.peers:
