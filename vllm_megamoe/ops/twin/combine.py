@@ -7,6 +7,9 @@ from torch import Tensor
 
 from vllm_megamoe.ops.twin.rows import RowForm
 
+CHUNK_ELEMENTS = 1 << 20
+"""Float32 numbers that are unpacked at a time: 4 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -27,19 +30,17 @@ class Slots:
     stale: Tensor | None
     stale_rows: Tensor
 
-    def column(self, s: int, form: RowForm) -> tuple[Tensor, Tensor | None]:
-        """float32 [T, H] in slot s of every token, and bool [T, 1] where they count; None: everywhere."""
-        filled = self.filled[:, s]
-        whole = bool(filled.all())
+    def rows(self, start: int, stop: int, form: RowForm) -> Tensor:
+        """float32 [tokens, S, H] of tokens [start, stop); what lies in slots that do not count is undefined."""
+        place = self.place[start:stop]
         if len(self.returned):
-            rows = form.unpack(self.returned[self.place[:, s]])
+            rows = form.unpack(self.returned[place.flatten()]).view(*place.shape, form.hidden)
         else:
-            rows = torch.zeros(len(filled), form.hidden)
-        if whole or self.stale is None:
-            return rows, None if whole else filled[:, None]
-        stale = self.stale[:, s]
-        old = self.stale_rows.expand(self.place.numel(), -1).view(*self.place.shape, -1)[:, s]
-        return torch.where(stale[:, None], old, rows), (filled | stale)[:, None]
+            rows = torch.zeros(*place.shape, form.hidden)
+        if self.stale is None:
+            return rows
+        old = self.stale_rows.expand(self.place.numel(), -1).view(*self.place.shape, -1)
+        return torch.where(self.stale[start:stop, :, None], old[start:stop], rows)
 
 
 def weighted_sum(slots: Slots, form: RowForm, weights: Tensor | None) -> Tensor:
@@ -50,12 +51,23 @@ def weighted_sum(slots: Slots, form: RowForm, weights: Tensor | None) -> Tensor:
         form: of the rows.
         weights: float32 [T, S], None when the rows carry them already.
     """
-    total = torch.zeros(len(slots.place), form.hidden)
-    for s in range(slots.place.shape[1]):
-        rows, counts = slots.column(s, form)
+    tokens, width = slots.place.shape
+    counts = slots.filled if slots.stale is None else slots.filled | slots.stale
+    everywhere = bool(counts.all())
+    total = torch.zeros(tokens, form.hidden)
+    step = max(1, CHUNK_ELEMENTS // (width * form.hidden))
+    for start in range(0, tokens, step):
+        stop = min(start + step, tokens)
+        products = slots.rows(start, stop, form)
         if weights is not None:
-            rows *= weights[:, s, None]  # R15: fp32 product, then fp32 sum, in k order
-        # The first product is stored, not added to 0, so that -0 stays -0.
-        summed = rows if s == 0 else rows.add_(total)
-        total = summed if counts is None else torch.where(counts, summed, total)
+            products *= weights[start:stop, :, None]  # R15: fp32 product, then fp32 sum, in k order
+        _add_up(products, None if everywhere else counts[start:stop], total[start:stop])
     return total
+
+
+def _add_up(products: Tensor, counts: Tensor | None, total: Tensor) -> None:
+    """Sum float32 [tokens, S, H] over S in order, into zeros; `counts` is bool [tokens, S], None when all do."""
+    for s in range(products.shape[1]):
+        # The first product is stored, not added to 0, so that -0 stays -0.
+        summed = products[:, s] if s == 0 else total + products[:, s]
+        total.copy_(summed if counts is None else torch.where(counts[:, s, None], summed, total))
