@@ -35,9 +35,8 @@ lint: $(VENV) ## run ruff and mypy
 docs: $(VENV) ## check that every link between the documents leads somewhere
 	@$(RUN) -m tools.check_links
 
-bench: $(VENV) ## measure, and compare with vLLM's own MoE
-	@if [ -d tests/bench ]; then $(PYTEST) tests/bench $(ARGS); \
-	else echo "make bench: there is no tests/bench yet, so nothing was measured"; fi
+bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md
+	@$(RUN) tests/bench/bench_operator.py --write docs/benchmarks.md $(ARGS)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

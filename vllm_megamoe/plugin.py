@@ -20,16 +20,23 @@ def register() -> None:
     from vllm_megamoe.lanes import platform_hook
     from vllm_megamoe.quant_config import MegaMoeConfig
 
-    _share_log_handlers()
+    _log_through_vllm()
     register_quantization_config(NAME)(MegaMoeConfig)
     platform_hook.install()
 
 
-def _share_log_handlers() -> None:
+class _ToVllm(logging.Handler):
+    """Passes our records to vLLM's logger, whose handlers and level are configured later than plugins are loaded."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        target = logging.getLogger("vllm")
+        if target.isEnabledFor(record.levelno):
+            target.handle(record)
+
+
+def _log_through_vllm() -> None:
     """Let our records go where vLLM's go: its logging config covers the logger `vllm` only."""
-    ours, theirs = logging.getLogger("vllm_megamoe"), logging.getLogger("vllm")
-    if not ours.handlers and theirs.handlers:
-        for handler in theirs.handlers:
-            ours.addHandler(handler)
-        ours.setLevel(theirs.level)
-        ours.propagate = False
+    ours = logging.getLogger("vllm_megamoe")
+    if not any(isinstance(handler, _ToVllm) for handler in ours.handlers):
+        ours.addHandler(_ToVllm())
+        ours.setLevel(logging.DEBUG)

@@ -1,0 +1,105 @@
+"""Time one MoE layer through the operator's twin beside vLLM's own CPU MoE, in one run.
+
+    python tests/bench/bench_operator.py [--write docs/benchmarks.md] [--rows 1 8 64 1024] [--repeats 5]
+
+Every figure of a row is measured in turn, round after round, and the median is taken; quote the ratios, not the times.
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from layers import HIDDEN, NUM_EXPERTS, TOPK, WIDTH, Layer, operator_layers, vllm_layer
+
+Run = Callable[[], object]
+
+
+def medians(runs: dict[str, Run], repeats: int) -> dict[str, float]:
+    """Milliseconds by name; the first round warms up and does not count."""
+    seen: dict[str, list[float]] = {name: [] for name in runs}
+    for count in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if count:
+                seen[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(times) for name, times in seen.items()}
+
+
+def matmuls(rows: int) -> dict[str, Run]:
+    """The machine's own products of [rows * K, H] with one expert's first weight."""
+    n = rows * TOPK
+    a, b = torch.randn(n, HIDDEN).to(torch.bfloat16), torch.randn(HIDDEN, 2 * WIDTH).to(torch.bfloat16)
+    q = torch.randint(-127, 128, (n, HIDDEN), dtype=torch.int8)
+    w = torch.randint(-127, 128, (HIDDEN, 2 * WIDTH), dtype=torch.int8)
+    f, g = a.float(), b.float()
+    return {"bf16 matmul": lambda: a @ b, "int8 matmul": lambda: torch._int_mm(q, w), "fp32 matmul": lambda: f @ g}
+
+
+def table(rows_list: list[int], repeats: int) -> str:
+    """Markdown: a line per use case, a column per row count, each as a ratio to vLLM's MoE of the same run."""
+    layers: dict[str, Layer] = {"vLLM CPU MoE, BF16": vllm_layer(), **operator_layers()}
+    base = "vLLM CPU MoE, BF16"
+    columns: dict[int, dict[str, float]] = {}
+    for rows in rows_list:
+        inputs = torch.Generator().manual_seed(rows)
+        x = torch.randn(rows, HIDDEN, generator=inputs).to(torch.bfloat16)
+        ids = torch.stack([torch.randperm(NUM_EXPERTS, generator=inputs)[:TOPK] for _ in range(rows)]).to(torch.int32)
+        weights = torch.rand(rows, TOPK, generator=inputs)
+        runs: dict[str, Run] = {name: partial(layer, x, ids, weights) for name, layer in layers.items()}
+        # One machine product of 1024 * 8 rows takes minutes where the CPU has no such instruction.
+        small = matmuls(rows) if rows <= 64 else {}
+        columns[rows] = medians(runs | small, repeats if rows <= 64 else max(1, repeats // 2))
+    names = list(columns[rows_list[0]])
+    lines = ["| | " + " | ".join(f"{rows} rows" for rows in rows_list) + " |", "|---" * (len(rows_list) + 1) + "|"]
+    for name in names:
+        cells = [_cell(columns[rows], name, base) for rows in rows_list]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(column: dict[str, float], name: str, base: str) -> str:
+    if name not in column:
+        return "-"
+    return f"{column[name]:.1f} ms" if name == base else f"{column[name] / column[base]:.2f}"
+
+
+def report(rows_list: list[int], repeats: int) -> str:
+    """The page: what was measured, where, and the table."""
+    return f"""# Benchmarks
+
+One MoE layer of hidden {HIDDEN}, intermediate {WIDTH}, {NUM_EXPERTS} experts, top-{TOPK}, on one rank.
+
+- First line: milliseconds of vLLM's own CPU MoE.
+- All other lines: time divided by that of the first line, measured in turn in the same run (median of {repeats} rounds,
+  half as many for 1024 rows).
+- Last lines: one plain matrix product of the machine, [rows x {TOPK}, {HIDDEN}] with [{HIDDEN}, {2 * WIDTH}].
+
+The twin is a yardstick for results, not for speed: it computes in float32 on stored bytes, block by block. These
+figures say nothing about an NPU.
+
+{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; `make bench` writes this page.
+
+{table(rows_list, repeats)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 1024])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--write", type=Path, help="also write the page to this file")
+    arguments = parser.parse_args()
+    page = report(arguments.rows, arguments.repeats)
+    print(page)
+    if arguments.write:
+        arguments.write.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
