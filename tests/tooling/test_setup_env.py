@@ -171,3 +171,27 @@ def test_runs_on_the_standard_library_alone(repository: Path) -> None:
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(repository)!r}); {code}"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.strip() in ("{'tools', '__main__'}", "{'__main__', 'tools'}")
+
+
+def test_a_broken_off_pip_is_installed_again(tmp_path: Path) -> None:
+    """A set-up killed at the right moment leaves a pip that imports and has neither metadata nor a command."""
+    places = Places(tmp_path, tmp_path / "venv")
+    make_environment(places)
+    command = places.venv / "bin" / "pip"
+    command.unlink()
+    for record in site_packages(places).glob("pip-*.dist-info/RECORD"):
+        record.unlink()
+    make_environment(places)
+    found = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert str(site_packages(places)) in found.stdout
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> None:
+    places = Places(tmp_path, tmp_path / "venv")
+    stale = places.venv / "lib" / "python3.11" / "site-packages" / "stale.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    (places.venv / "pyvenv.cfg").touch()
+    make_environment(places)
+    assert not stale.exists()
+    assert "pip" in installed.versions(site_packages(places))

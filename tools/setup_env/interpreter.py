@@ -32,8 +32,8 @@ def choose() -> str:
 
 
 def works(python: str) -> bool:
-    """Whether an environment's Python starts, is new enough and has a pip."""
-    code = f"import sys, pip; sys.exit(sys.version_info[:2] < {OLDEST!r})"
+    """Whether an environment's Python starts and is new enough."""
+    code = f"import sys; sys.exit(sys.version_info[:2] < {OLDEST!r})"
     try:
         return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -43,6 +43,7 @@ def make_environment(places: Places) -> None:
     if places.site_packages() is not None and interpreter.works(str(places.python)):
         damaged = installed.forget_damaged(_site_packages(places))
         say(f"keeping {places.venv}" + (f"; installing again, found in part: {', '.join(damaged)}" if damaged else ""))
+        _require_pip(places)
         return
     _require_disk(places)
     python = interpreter.choose()
@@ -106,6 +107,16 @@ def _site_packages(places: Places) -> Path:
     if found is None:
         raise SetupError(f"{places.venv} has no site-packages; remove the folder and run the same command again")
     return found
+
+
+def _require_pip(places: Places) -> None:
+    """Install pip from Python's own copy where the environment's pip is missing or was installed in part."""
+    if "pip" not in installed.versions(_site_packages(places)):
+        say("installing pip, which is not whole")
+        command = [str(places.python), "-m", "ensurepip", "--default-pip"]
+        run_logged(
+            command, places.log, "could not install pip", f"Remove {places.venv} and run the same command again."
+        )
 
 
 def _remove_environment(places: Places) -> None:
