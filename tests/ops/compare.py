@@ -44,8 +44,8 @@ def compare_rank(r: int, got: Got, want: Expected, full_float32: bool = False, w
     assert got.expert_token_nums.tolist() == want.expert_token_nums.tolist()
     assert got.topk_ids.tolist() == want.topk_ids.tolist()
     assert got.y.shape == want.y.shape
-    size = np.linalg.norm(want.y.lo, axis=1) + 1e-30
-    width = np.linalg.norm(want.y.hi - want.y.lo, axis=1) / size
+    size = np.linalg.norm(want.y.lo.astype(np.float64), axis=1) + 1e-300
+    width = np.linalg.norm(want.y.hi.astype(np.float64) - want.y.lo, axis=1) / size
     assert np.median(width) <= widest, "the bounds are too wide to judge"
     assert width.max() <= 8 * widest, "the bounds of a token are too wide to judge"
     with np.errstate(invalid="ignore"):

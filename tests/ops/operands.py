@@ -57,11 +57,12 @@ def _dense(experts: Dense, form: Form, full: bool) -> dict[str, Any]:
 def _integer(experts: Integer, form: Form) -> dict[str, Any]:
     """[K, N] int8, or nibbles along N; per-channel scales as fp32 bits in 64."""
     result: dict[str, Any] = {}
-    for layer, (w, s) in enumerate(((experts.w13, experts.s13), (experts.w2, experts.s2)), start=1):
+    matrices = ((experts.w13, experts.s13), (experts.w2, experts.s2))
+    for layer, ((w, s), bias) in enumerate(zip(matrices, experts.biases(), strict=True), start=1):
         columns = np.ascontiguousarray(w.swapaxes(1, 2))
         if experts.bits == 4:
             columns = packing.pack_nibbles(columns).view(np.int8)
-            result[f"l{layer}_bias"] = _lists(torch.from_numpy(packing.bias8(w, s)), form)
+            result[f"l{layer}_bias"] = _lists(torch.from_numpy(bias), form)
 
         def cast(t: Tensor) -> Tensor:
             stored = format_cast(t, AclFormat.FRACTAL_NZ) if form.blocks else t

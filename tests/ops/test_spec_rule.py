@@ -24,18 +24,20 @@ def test_the_kernel_rule_rounds_where_the_formula_does_not() -> None:
     assert (kernel != spec).any()
 
 
-def _tie_case(rule: str) -> Case:
-    """x / s is exactly 1/2, 3/2, 5/2; identity-like weights show the integers that it became.
+def _one_token(values: list[float], gate: list[int], factor: int, peak: int, rule: str) -> Case:
+    """One token and one expert with all scales 1, so that single integers can be followed.
 
-    With amax 127 the scale is 1. Gates are 128 times 127, so sigmoid is 1; ups are single columns of q.
+    Up channel i is `factor` times the token's integer i + 1, the last channels are `peak` times its first, which is 127
+    and makes the token's scale 1. `gate` weighs its first integers into every gate channel; they are above 32, where
+    sigmoid is 1. The second weight hands each activation to the output channel of its number.
     """
     x = np.zeros((1, 96), np.float32)
-    x[0, :5] = [127, 0.5, 1.5, 2.5, -2.5]
+    x[0, : len(values)] = values
     w13 = np.zeros((1, 128, 96), np.int8)
-    w13[0, :64, 0] = 1
-    for column in range(4):
-        w13[0, 64 + column, 1 + column] = 1
-    w13[0, 68:, 0] = 1
+    w13[0, :64, : len(gate)] = gate
+    for channel in range(len(values) - 1):
+        w13[0, 64 + channel, 1 + channel] = factor
+    w13[0, 63 + len(values) :, 0] = peak
     w2 = np.zeros((1, 96, 64), np.int8)
     w2[0, np.arange(64), np.arange(64)] = 1
     experts = Integer(w13, np.ones((1, 128), np.float32), w2, np.ones((1, 96), np.float32), 8)
@@ -47,9 +49,28 @@ def _tie_case(rule: str) -> Case:
 @pytest.mark.parametrize("rule", ["kernel", "spec"])
 def test_dispatch_rounds_ties_away_from_zero(rule: str) -> None:
     # both rules: operator facts 6.1 CAST_ROUND; operator_readme.txt 四舍五入
-    y = run(_tie_case(rule))[0].y
+    y = run(_one_token([127, 0.5, 1.5, 2.5, -2.5], [1], 1, 1, rule))[0].y
     # A = 127 q, its amax 127^2, its scale 127; q is recovered as 127 round(q): 1, 2, 3, -3 times 127
     assert y[0, :4].tolist() == [127, 254, 380, -380]  # 381 is no bf16 number: a tie, to the even 380
+
+
+@pytest.mark.parametrize(
+    ("rule", "integers"),
+    [("kernel", [0, 2, 2, -2]), ("spec", [1, 2, 3, -2])],  # half even (facts 6.1, RINT); 四舍五入
+)
+def test_the_second_quantisation_rounds_its_ties(rule: str, integers: list[int]) -> None:
+    # gates are 127 + 1; A = 128 u, its amax 128 * 254 = 127 * 256, so A 127 / amax = u / 2 exactly, the scale is 256
+    y = run(_one_token([127, 1, 3, 5, -3], [1, 1], 1, 2, rule))[0].y
+    assert y[0, :4].tolist() == [256.0 * q for q in integers]
+
+
+def test_the_second_quantisation_multiplies_by_a_rounded_reciprocal() -> None:
+    # operator facts 6.1: a (127 / amax), not a / (amax / 127). A = 128 * 15 u, amax = 128 * 30 * 127, the scale 3840;
+    # u / 2 is a tie for odd u, and fl(127 / amax), which is above 1 / 3840, carries 5/2, 13/2 and 21/2 over it
+    factor = np.float32(127) / np.float32(128 * 30 * 127)
+    assert float(factor) > 1 / 3840
+    y = run(_one_token([127, 1, 5, 13, 21], [1, 1], 15, 30, "kernel"))[0].y
+    assert y[0, :4].tolist() == [3840.0 * q for q in (0, 3, 7, 11)]
 
 
 def test_float32_tokens_and_weights_are_computed_without_any_rounding_to_bf16() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ops.compare import check, check_bits, run
-from oracle.case import Case, Integer
+from oracle.case import Case, Integer, Mx
 from oracle.make import Shape, make_case
 
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
@@ -63,11 +63,14 @@ def test_mx_saturates_above_the_largest_number(use_case: str, elem: str) -> None
     check_bits(with_rows(case, {1: row}))
 
 
-def test_a_scale_byte_of_zero_is_its_power_of_two() -> None:
-    case = make_case("a8w8-fp", Shape())
-    scales = case.experts.s2.copy()  # type: ignore[union-attr]
-    scales[0, ::2] = 0
-    check(replace(case, experts=replace(case.experts, s2=scales)))  # type: ignore[type-var]
+@pytest.mark.parametrize("byte", [0, 1, 200])
+@pytest.mark.parametrize("use_case", ["a8w8-fp", "a8w4-fp", "a4w4-fp"])
+def test_far_scale_bytes_are_their_powers_of_two(use_case: str, byte: int) -> None:
+    case = make_case(use_case, Shape())
+    assert isinstance(case.experts, Mx)
+    scales = case.experts.s2.copy()
+    scales[0, ::2] = byte
+    check_bits(replace(case, experts=replace(case.experts, s2=scales)))
 
 
 def _large(case: Case) -> Case:

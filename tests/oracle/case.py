@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from oracle.activations import Activation
 from oracle.interval import F32
+from oracle.packing import bias8
 
 Rule = Literal["kernel", "spec"]
 
@@ -21,13 +22,23 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """Integers [E, 2I, H] and [E, H, I] with one scale per output channel [E, 2I], [E, H]; bits is 8 or 4."""
+    """Integers [E, 2I, H] and [E, H, I] with one scale per output channel [E, 2I], [E, H]; bits is 8 or 4.
+
+    `b13` and `b2` are INT4 biases that the caller passes instead of the compensation 8 sum(w) s.
+    """
 
     w13: NDArray[np.int8]
     s13: F32
     w2: NDArray[np.int8]
     s2: F32
     bits: int
+    b13: F32 | None = None
+    b2: F32 | None = None
+
+    def biases(self) -> tuple[F32, F32]:
+        """[E, 2I] and [E, H] as the operator gets them."""
+        first = bias8(self.w13, self.s13) if self.b13 is None else self.b13
+        return first, bias8(self.w2, self.s2) if self.b2 is None else self.b2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from oracle import activations, formats, quantisers
 from oracle.case import Case, Dense, Integer, Mx
 from oracle.gemm import F64, gemm, integer_product
 from oracle.interval import F32, Interval, add, hull, mul, point
-from oracle.packing import bias8
 
 Expert = Callable[[Interval, F32 | None], Interval]
 FEW_ROUNDINGS = 2.0**-21
@@ -49,8 +48,8 @@ def dense_rows(case: Case, experts: Dense, e: int, x: Interval, router: F32 | No
     return _leave(case, gemm(a, w2, exact_products=rounded, probable=case.probable_sums))
 
 
-def _int_gemm(case: Case, q: Interval, weight: np.ndarray, scale: F32, bits: int) -> Interval:
-    """Per-channel scaled product, before the token scale."""
+def _int_gemm(case: Case, q: Interval, weight: np.ndarray, scale: F32, bias: F32 | None) -> Interval:
+    """Per-channel scaled product, before the token scale; `bias` is INT4's."""
     kept = scale
     if case.scale_bits == "tf32":  # in the multiplier only: the bias comes ready-made from outside
         kept = (scale.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -62,13 +61,13 @@ def _int_gemm(case: Case, q: Interval, weight: np.ndarray, scale: F32, bits: int
             return product.widen(FEW_ROUNDINGS)
         return product.monotone(lambda v: formats.to_fp16(v, case.fp16_overflow))
 
-    if bits == 8:
+    if bias is None:
         return fixpipe(q)
     if case.rule == "spec":
         return _spec_msd(q, weight, scale)
     if not q.exact:
-        return _hull_of_msd(q, fixpipe, weight, scale)
-    return _msd(q.lo, fixpipe, weight, scale)
+        return _hull_of_msd(q, fixpipe, weight, scale, bias)
+    return _msd(q.lo, fixpipe, bias)
 
 
 def _spec_msd(q: Interval, weight: np.ndarray, scale: F32) -> Interval:
@@ -78,19 +77,21 @@ def _spec_msd(q: Interval, weight: np.ndarray, scale: F32) -> Interval:
     return Interval(np.float32(whole.lo - error), np.float32(whole.hi + error))
 
 
-def _msd(q: F32, fixpipe: Callable[[Interval], Interval], weight: np.ndarray, scale: F32) -> Interval:
-    """(16 hi + lo) + bias, each operation in fp32; bias = 8 sum(w) s."""
+def _msd(q: F32, fixpipe: Callable[[Interval], Interval], bias: F32) -> Interval:
+    """(16 hi + lo) + bias, each operation in fp32."""
     hi, lo = quantisers.split_msd(q.astype(np.int8))
     high, low = fixpipe(point(np.float32(hi))), fixpipe(point(np.float32(lo)))
-    return add(add(mul(point(16.0), high), low), point(bias8(weight, scale)[None, :]))
+    return add(add(mul(point(16.0), high), low), point(bias[None, :]))
 
 
-def _hull_of_msd(q: Interval, fixpipe: Callable[[Interval], Interval], weight: np.ndarray, scale: F32) -> Interval:
+def _hull_of_msd(
+    q: Interval, fixpipe: Callable[[Interval], Interval], weight: np.ndarray, scale: F32, bias: F32
+) -> Interval:
     """Where q is uncertain by delta: the value at q.lo, moved by at most delta |w| s and the fp16 steps of both parts.
 
     A step of fp16 is 2^-10 of the part; the parts are bounded by 8 sum|w| s.
     """
-    base = _msd(q.lo, fixpipe, weight, scale)
+    base = _msd(q.lo, fixpipe, bias)
     delta = (q.hi - q.lo).astype(np.float64) @ np.abs(weight).astype(np.float64).T * scale
     steps = np.where(delta > 0, 17 * 2.0**-10 * 8 * np.abs(weight).astype(np.float64).sum(axis=1) * scale, 0)
     return Interval(np.float32(base.lo - delta - steps), np.float32(base.hi + delta + steps))
@@ -99,16 +100,18 @@ def _hull_of_msd(q: Interval, fixpipe: Callable[[Interval], Interval], weight: n
 def integer_rows(case: Case, experts: Integer, e: int, q: Interval, scale: Interval, router: F32 | None) -> Interval:
     """A8W8-INT and A8W4-INT: fp16 after each product's channel scale, bf16 at the end."""
 
-    def product(q: Interval, token_scale: Interval, weight: np.ndarray, channel: F32) -> Interval:
-        scaled = mul(_int_gemm(case, q, weight, channel, experts.bits), token_scale)
+    b13, b2 = (b[e] if experts.bits == 4 else None for b in experts.biases())
+
+    def product(q: Interval, token_scale: Interval, weight: np.ndarray, channel: F32, bias: F32 | None) -> Interval:
+        scaled = mul(_int_gemm(case, q, weight, channel, bias), token_scale)
         return scaled.widen(FEW_ROUNDINGS) if case.rule == "spec" else scaled
 
-    both = product(q, scale, experts.w13[e], experts.s13[e])
+    both = product(q, scale, experts.w13[e], experts.s13[e], b13)
     a = _activate(case, both, router)
     if case.rule == "spec":
         a = a.widen(FEW_ROUNDINGS)
     q2, scale2 = quantisers.requantise(a, case.rule)
-    y = product(q2, scale2, experts.w2[e], experts.s2[e])
+    y = product(q2, scale2, experts.w2[e], experts.s2[e], b2)
     return _leave(case, y)
 
 
