@@ -126,6 +126,8 @@ def mega_moe(
         scales: E8M0 [T, ceil(H/32)] of an x that is quantised already.
         shared_expert_quant_out_dtype: dispatch type of the shared experts, None for that of the buffer.
 
+    There is no gradient.
+
     Returns:
         y [T, H], bf16 (float32 for a float32 x), and int32 [E]: rows routed to each local expert from all ranks.
 

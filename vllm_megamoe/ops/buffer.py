@@ -94,6 +94,7 @@ class SymmBuffer:
 
     def destroy(self) -> None:
         """Give the buffer back; a second call does nothing. Later operator calls with it are refused."""
+        self.old_slots = None
         _live.pop(self.handle, None)
 
 

@@ -12,7 +12,14 @@ from vllm_megamoe.ops.twin.stale import masked_rows, old_rows, remember
 
 
 class PlainReturn:
-    """Args: as `MergedReturn`."""
+    """How rows come home.
+
+    Args:
+        call: checked.
+        routes: of this rank's tokens.
+        form: of a row.
+        weights: float32 [T, K] router weights that are still to be applied, None when the rows carry them.
+    """
 
     def __init__(self, call: Call, routes: Routes, form: RowForm, weights: Tensor | None) -> None:
         self.call, self.routes, self.form, self.weights = call, routes, form, weights
