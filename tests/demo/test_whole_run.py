@@ -7,19 +7,19 @@ from demo.runs import DemoRun
 
 
 def test_tells_all_and_keeps_the_baseline(start: Callable[..., DemoRun]) -> None:
-    first = start(shift=0.0625)
+    first = start(shift=0.03125)
     assert first.wait() == 0, first.output()
     text = first.output()
     assert [line[:3] for line in text.splitlines() if line[1:3] == "/6"] == ["1/6", "2/6", "3/6", "4/6", "5/6", "6/6"]
     assert "--quantization megamoe --tensor-parallel-size 2 --enable-expert-parallel" in text
-    assert "largest log-probability difference: 0.0625 (mean 0.0625)" in text
+    assert "largest log-probability difference: 0.0312 (mean 0.0312)" in text
     assert "answer:   " + 48 * "x" in text
     assert "streamed: " + 48 * "y" in text
     assert first.cache.baseline.exists()
 
-    second = start(shift=-0.03125)
+    second = start(shift=-0.015625)
     assert second.wait() == 0, second.output()
-    assert "largest log-probability difference: 0.0312" in second.output()
+    assert "largest log-probability difference: 0.0156" in second.output()
     assert second.output().count("kept from before") == 2
     assert second.output().count("vllm serve") == 1
 

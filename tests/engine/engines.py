@@ -35,7 +35,7 @@ class Engines:
         return self._once(llm, [steps], {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})[0]
 
     def float32_baseline(self, checkpoint: str, prompts: list[list[int]]) -> list[Any]:
-        """vLLM's own MoE in float32 on one rank: all prompts in one batch, then six of them alone."""
+        """vLLM's own MoE in float32 on one rank: all prompts in one batch, then one by one."""
         return self.run({"model": checkpoint, "dtype": "float32", **EAGER}, greedy_steps(prompts))
 
     def run_data_parallel(self, llm: dict[str, Any], steps_by_rank: list[list[dict[str, Any]]]) -> list[list[Any]]:
@@ -75,11 +75,9 @@ class Engines:
 
 
 def greedy_steps(prompts: list[list[int]]) -> list[dict[str, Any]]:
-    """Eight tokens after each prompt in one batch, then after six of them alone: 1, 2, 3 ... rows per step."""
-    return [
-        {"do": "greedy", "prompts": prompts, "max_tokens": 8},
-        {"do": "greedy", "prompts": prompts[:6], "max_tokens": 8, "one_by_one": True},
-    ]
+    """Eight tokens after each prompt in one batch, then after each of them alone."""
+    step = {"do": "greedy", "prompts": prompts, "max_tokens": 8}
+    return [step, {**step, "one_by_one": True}]
 
 
 def engine_environment() -> dict[str, str]:
