@@ -1,6 +1,6 @@
 """Name the format of a checkpoint's experts from its config files alone.
 
-Sources of the key names: checkpoints.md sections 2 and 3 of the project's facts, and the config files that the tools
+Sources of the key names: the config files that the tools
 write (compressed-tensors, transformers' fp8, ModelOpt, msModelSlim).
 """
 

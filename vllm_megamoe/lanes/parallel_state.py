@@ -14,7 +14,7 @@ def read_seat(moe_config: Any) -> Seat:
 
     Raises:
         ConfigError: the layer's rank is not the group's, or experts are not placed in rank order; the operator's rank r
-            holds experts [r * E, (r + 1) * E) (operator.md 4.2, vllm-ascend).
+            holds experts [r * E, (r + 1) * E) (op tiling arch22; vllm-ascend places them so too).
     """
     parallel = moe_config.moe_parallel_config
     if parallel.ep_size == 1:

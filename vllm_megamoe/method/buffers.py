@@ -1,7 +1,7 @@
 """One SymmBuffer for each communicator and operator configuration, shared by the layers that agree on it.
 
 On A2/A3 every buffer of a communicator is a view of the same window; on 950 a second allocation on a communicator is
-unusable (operator.md 2.2 and 2.3). So layers hold references to one buffer, and its owner closes it.
+unusable (op csrc, comm_context). So layers hold references to one buffer, and its owner closes it.
 """
 
 import atexit

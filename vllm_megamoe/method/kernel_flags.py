@@ -19,7 +19,7 @@ class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
         return True
 
     def topk_indices_dtype(self) -> torch.dtype | None:
-        """The operator takes int32 ids (operator.md 4.1)."""
+        """The operator takes int32 ids (op csrc, "topk_ids int32")."""
         return torch.int32
 
 

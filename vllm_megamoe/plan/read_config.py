@@ -5,7 +5,7 @@ from typing import Any
 
 from vllm_megamoe.plan.facts import MoeFacts
 
-# Key names by family, in the order of checkpoints.md section 8: Qwen, Mixtral and MiniMax, DeepSeek and GLM, Ernie.
+# Key names by family, as their published configs have them: Qwen, Mixtral and MiniMax, DeepSeek and GLM, Ernie.
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOPK = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token")
 _INTERMEDIATE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
