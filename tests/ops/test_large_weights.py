@@ -1,7 +1,9 @@
 """Weights beyond a block of scratch: sums over more than 1024 numbers, several blocks, no weight unpacked at once."""
 
+from dataclasses import replace
+
 import pytest
-from ops.compare import compare_rank, run
+from ops.compare import check, compare_rank, run
 from ops.operands import Form, buffer_arguments, call_arguments
 from oracle.make import Shape, make_case
 from oracle.operator import expected
@@ -21,6 +23,16 @@ def test_bits(use_case: str) -> None:
     assert want.y.exact
     for form in (Form(), Form(blocks=True, stacked=True)):
         compare_rank(0, run(case, form)[0], want)
+
+
+@pytest.mark.parametrize("merged", [0, 1])
+def test_many_tokens(merged: int) -> None:
+    # 3 rows of 2080 numbers for each of 230 tokens: more than 2^20 numbers come back
+    shape = Shape(tokens=(230,), hidden=2080, intermediate=32)
+    case = replace(make_case("a8w8-int", shape, grid=False), combine_comm_mode=merged)
+    ids = case.ranks[0].topk_ids.copy()
+    ids[::7, 1] = -1
+    check(replace(case, ranks=(replace(case.ranks[0], topk_ids=ids),)))
 
 
 @pytest.mark.parametrize("use_case", USE_CASES)
