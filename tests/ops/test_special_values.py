@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ops.compare import check, check_bits, run
-from oracle.case import Case, Integer, Mx
+from oracle.activations import Activation
+from oracle.case import Case, Dense, Integer, Mx
 from oracle.make import Shape, make_case
 
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
@@ -43,6 +44,19 @@ def test_nan_in_a_token_reaches_its_row(use_case: str) -> None:
     row = case.ranks[0].x[3].copy()
     row[5] = np.nan
     assert np.isnan(run(with_rows(case, {3: row}))[0].y[3]).any()
+
+
+@pytest.mark.parametrize(("clamp", "finite"), [(None, True), (0.0, False)])
+def test_the_default_clamp_bounds_infinities(clamp: float | None, finite: bool) -> None:
+    # operator facts 14: the default, the largest float32, is executed; 0 switches the clamp off, and Inf * 0 is NaN
+    case = make_case("a16w16", Shape(tokens=(1,), experts=1, topk=1))
+    assert isinstance(case.experts, Dense)
+    w13 = np.zeros_like(case.experts.w13)
+    w13[0, 0, 0] = 2.0**10
+    x = np.zeros((1, 96), np.float32)
+    x[0, 0] = 2.0**120
+    case = replace(case, experts=replace(case.experts, w13=w13), act=Activation(clamp=clamp))
+    assert np.isfinite(run(with_rows(case, {0: x[0]}))[0].y).all() == finite
 
 
 @pytest.mark.parametrize("elem", ["e4m3", "e5m2"])
