@@ -44,7 +44,7 @@ def _lists(stack: Tensor, form: Form, cast: Callable[[Tensor], Tensor] = lambda 
 
 
 def _dense(experts: Dense, form: Form, full: bool) -> dict[str, Any]:
-    """[K, N]; the device takes bf16 in rows only (operator facts 5.2), profile none in blocks as well."""
+    """[K, N]; the device takes bf16 in rows only (op tiling arch22), profile none in blocks as well."""
     make = torch.from_numpy if full else as_bf16
     w1, w2 = (make(np.ascontiguousarray(w.swapaxes(1, 2))) for w in (experts.w13, experts.w2))
 

@@ -59,13 +59,13 @@ def test_clamp_zero_is_no_clamp(use_case: str, activation: str) -> None:
 
 
 def test_situglu_has_no_clamp() -> None:
-    # operator facts 7: activation_clamp with situglu is ignored
+    # op wrapper: activation_clamp with situglu is ignored
     case = make_case("a16w16", Shape(tokens=(4,)), grid=False)
     check(replace(case, act=Activation("situglu", clamp=0.01)))
 
 
 def test_clamp_bounds_gates_on_one_side_and_ups_on_both() -> None:
-    # failure log B41; a clamp of gates on both sides would move this case out of its bounds
+    # vllm-ascend #14363; a clamp of gates on both sides would move this case out of its bounds
     case = make_case("a16w16", Shape(tokens=(8,)), grid=False, seed=5)
     got = check(replace(case, act=Activation("swiglu", clamp=0.3)))
     assert not (got[0].y == run(case)[0].y).all()

@@ -17,7 +17,7 @@ from torch import Tensor
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, mega_moe, settings
 
 EMPTY = inspect.Parameter.empty
-# torch_api.txt, Prototype; the rest from operator_readme.txt and operator facts 1.2
+# torch_api.txt, Prototype; the rest from operator_readme.txt and the operator's wrapper
 BUFFER: dict[str, Any] = dict.fromkeys(
     ["group", "num_experts", "num_max_tokens_per_rank", "num_topk", "hidden", "intermediate_hidden"], EMPTY
 )
@@ -143,7 +143,7 @@ def test_intermediate_hidden_is_only_recorded(width: int) -> None:
 
 
 def test_x_is_not_changed() -> None:
-    # failure log B50
+    # vllm #28942: the shared expert ran on tokens that the routed path had changed
     case = make_case("a8w8-int", Shape())
     x = call_arguments(case, 0, Form())["x"]
     before = x.clone()
@@ -152,7 +152,7 @@ def test_x_is_not_changed() -> None:
 
 
 def test_buffer_attributes() -> None:
-    # operator facts 1.4
+    # op wrapper, SymmBuffer
     case = make_case("a8w8-int", Shape())
     buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case) | {"intermediate_hidden": 128})
     assert isinstance(buffer, SymmBuffer)
@@ -178,7 +178,7 @@ def test_buffer_attributes() -> None:
 
 
 def test_attributes_are_read_at_every_call() -> None:
-    # operator facts 1.4: vllm-ascend changes the dispatch mode between layers
+    # op wrapper: vllm-ascend changes the dispatch mode between layers
     integer, mx = make_case("a8w8-int", Shape()), make_case("a8w8-fp", Shape())
     buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(integer))
     first, _ = mega_moe(**call_arguments(integer, 0, Form()), sym_buffer=buffer)

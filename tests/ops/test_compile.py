@@ -39,7 +39,7 @@ def test_fake_tensors_get_the_shapes(use_case: str, blocks: bool) -> None:
 
 
 def test_fake_prequantised_tokens_give_bf16_of_the_logical_width() -> None:
-    # operator facts 1.4: y is bf16 even where x is packed fp4, and H is twice its width
+    # op csrc: y is bf16 even where x is packed fp4, and H is twice its width
     case = replace(make_case("a4w4-fp", Shape()), prequantised=True)
     buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case))
     arguments = call_arguments(case, 0, Form())

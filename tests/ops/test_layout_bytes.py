@@ -9,7 +9,7 @@ from torch import Tensor
 from vllm_megamoe.layout import AclFormat, format_cast
 from vllm_megamoe.layout.formatted import inner
 
-# format, numbers of a fractal's row for elements of 2 and 1 bytes (operator facts 5.1, 5.2)
+# format, numbers of a fractal's row for elements of 2 and 1 bytes (op csrc; ACL's format numbers)
 BLOCKS = [(AclFormat.FRACTAL_NZ, 2, 16), (AclFormat.FRACTAL_NZ, 1, 32), (AclFormat.FRACTAL_NZ_C0_16, 1, 16)]
 
 
@@ -32,7 +32,7 @@ def test_block_formats(fmt: AclFormat, size: int, c0: int, rows: int, columns: i
 
 @pytest.mark.parametrize(("fmt", "nibbles"), [(AclFormat.FRACTAL_NZ, 64), (AclFormat.FRACTAL_NZ_C0_16, 32)])
 def test_packed_nibbles(fmt: AclFormat, nibbles: int) -> None:
-    # operator facts 5.1: the byte tensor with 16-byte blocks is the nibble tensor with 32-nibble blocks
+    # op csrc: the byte tensor with 16-byte blocks is the nibble tensor with 32-nibble blocks
     codes = np.random.default_rng(0).integers(-8, 8, (48, 192))
     cast = format_cast(torch.from_numpy(packing.pack_nibbles(codes)), fmt)
     assert np.array_equal(stored(cast), packing.pack_nibbles(packing.to_nz(codes, nibbles)).ravel())

@@ -41,7 +41,7 @@ def test_masked_tokens_touch_nobody(two_ranks: World) -> None:
 
 
 def test_ids_of_masked_tokens_are_overwritten() -> None:
-    # failure log B20: the caller's tensor is changed, as on the device
+    # op kernel arch22, ApplyXActiveMask: the caller's tensor is changed, as on the device
     case = masked(make_case("a8w8-int", Shape()), [1, 0, 1, 1, 0])
     got = check_bits(case)[0]
     assert (got.topk_ids[[1, 4]] == case.num_experts).all()
@@ -49,7 +49,7 @@ def test_ids_of_masked_tokens_are_overwritten() -> None:
 
 
 def test_strided_ids_stay_what_they_are() -> None:
-    # operator facts 14: a strided tensor is copied first
+    # op aclnn: a strided tensor is copied first
     case = masked(make_case("a8w8-int", Shape()), [1, 0, 1, 1, 0])
     arguments = call_arguments(case, 0, Form())
     wide = torch.zeros(5, 6, dtype=torch.int32)
@@ -63,7 +63,7 @@ def test_strided_ids_stay_what_they_are() -> None:
 
 
 def test_only_the_last_of_37_rows_is_masked() -> None:
-    # failure log B19: a copy of the mask that must be aligned
+    # vllm-ascend #8560: a copy of the mask that must be aligned
     check_bits(masked(make_case("a16w16", Shape(tokens=(37,))), [1] * 36 + [0]))
 
 
@@ -77,13 +77,13 @@ def test_masked_tokens_still_meet_the_shared_experts() -> None:
 
 
 def test_a_rank_without_any_active_token_still_takes_part(two_ranks: World) -> None:
-    # failure log B17
+    # vllm-ascend #10147
     got = check_bits(masked(make_case("a8w8-int", Shape(tokens=(5, 3))), [1] * 5, [0] * 3), None, two_ranks)
     assert not got[1].y.any()
 
 
 def test_ids_of_masked_rows_may_be_anything() -> None:
-    # failure log B21: NaN logits give [0, 0, 0], stale rows any number
+    # vllm #39391: NaN logits give [0, 0, 0], stale rows any number
     case = make_case("a8w8-int", Shape())
     ids = case.ranks[0].topk_ids.copy()
     ids[1], ids[4] = 0, [-7, 99, 1 << 30]

@@ -95,7 +95,7 @@ def _crowded(ids: list[int], recv: int) -> Case:
 
 
 def test_a_full_receive_buffer_loses_rows_in_silence(two_ranks: World) -> None:
-    # failure log B03: 12 rows arrive, room for 8: expert 1 loses 4 of them, and the counts do not say so
+    # vllm-ascend #11258: 12 rows arrive, room for 8: expert 1 loses 4 of them, and the counts do not say so
     got = check_bits(_crowded([0, 1], 8), None, two_ranks)
     assert [g.expert_token_nums.tolist() for g in got] == [[6, 6], [0, 0]]
     whole = run(_crowded([0, 1], 0), None, two_ranks)
@@ -106,7 +106,7 @@ def test_a_full_receive_buffer_loses_rows_in_silence(two_ranks: World) -> None:
 
 @pytest.mark.parametrize("recv", [12, 1000])
 def test_room_for_all_rows_is_exact(recv: int, two_ranks: World) -> None:
-    # failure log B04
+    # vllm-ascend #14730
     got = check_bits(_crowded([0, 1], recv), None, two_ranks)
     whole = run(_crowded([0, 1], 0), None, two_ranks)
     assert [g.y.tobytes() for g in got] == [w.y.tobytes() for w in whole]
@@ -114,6 +114,6 @@ def test_room_for_all_rows_is_exact(recv: int, two_ranks: World) -> None:
 
 @pytest.mark.parametrize("use_case", ALL)
 def test_clipping_counts_tokens_in_every_use_case(use_case: str, two_ranks: World) -> None:
-    # failure log B05, B06: 4-bit rows travel as two, but capacity is counted in tokens
+    # vllm-ascend #14926, #14869: 4-bit rows travel as two, but capacity is counted in tokens
     case = replace(make_case(use_case, Shape(tokens=(7, 4), topk=3)), max_recv_token_num=9)
     check_bits(case, None, two_ranks)

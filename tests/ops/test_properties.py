@@ -103,7 +103,7 @@ def test_splitting_experts_over_two_ranks_changes_no_row(
 @quick
 @given(seed=seeds, power=st.integers(-3, 3))
 def test_router_weights_are_applied_exactly_once(use_case: str, seed: int, power: int) -> None:
-    # failure log B45: y(w s) = s y(w); with s a power of two to the bit
+    # vllm #43769: y(w s) = s y(w); with s a power of two to the bit
     case = drawn(use_case, 4, seed)
     scaled = replace(case.ranks[0], topk_weights=case.ranks[0].topk_weights * np.float32(2.0**power))
     y = run(case)[0].y

@@ -49,7 +49,7 @@ def test_another_kind_than_the_routed_experts(
 
 
 def test_each_shared_expert_counts_once() -> None:
-    # failure log B50: once, twice and never are different results; router weights do not touch it
+    # vllm #49378: once, twice and never are different results; router weights do not touch it
     case = make_case("a8w8-fp", Shape(), shared=1)
     idle = replace(case.ranks[0], topk_ids=np.full_like(case.ranks[0].topk_ids, -1))
     alone = run(replace(case, ranks=(idle,)))[0]

@@ -48,7 +48,7 @@ def _one_token(values: list[float], gate: list[int], factor: int, peak: int, rul
 
 @pytest.mark.parametrize("rule", ["kernel", "spec"])
 def test_dispatch_rounds_ties_away_from_zero(rule: str) -> None:
-    # both rules: operator facts 6.1 CAST_ROUND; operator_readme.txt 四舍五入
+    # both rules: op kernel arch22, CAST_ROUND; operator_readme.txt 四舍五入
     y = run(_one_token([127, 0.5, 1.5, 2.5, -2.5], [1], 1, 1, rule))[0].y
     # A = 127 q, its amax 127^2, its scale 127; q is recovered as 127 round(q): 1, 2, 3, -3 times 127
     assert y[0, :4].tolist() == [127, 254, 380, -380]  # 381 is no bf16 number: a tie, to the even 380
@@ -56,7 +56,7 @@ def test_dispatch_rounds_ties_away_from_zero(rule: str) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "integers"),
-    [("kernel", [0, 2, 2, -2]), ("spec", [1, 2, 3, -2])],  # half even (facts 6.1, RINT); 四舍五入
+    [("kernel", [0, 2, 2, -2]), ("spec", [1, 2, 3, -2])],  # half even (op kernel arch22, RINT); 四舍五入
 )
 def test_the_second_quantisation_rounds_its_ties(rule: str, integers: list[int]) -> None:
     # gates are 127 + 1; A = 128 u, its amax 128 * 254 = 127 * 256, so A 127 / amax = u / 2 exactly, the scale is 256
@@ -65,7 +65,7 @@ def test_the_second_quantisation_rounds_its_ties(rule: str, integers: list[int])
 
 
 def test_the_second_quantisation_multiplies_by_a_rounded_reciprocal() -> None:
-    # operator facts 6.1: a (127 / amax), not a / (amax / 127). A = 128 * 15 u, amax = 128 * 30 * 127, the scale 3840;
+    # op kernel arch22: a (127 / amax), not a / (amax / 127). A = 128 * 15 u, amax = 128 * 30 * 127, the scale 3840;
     # u / 2 is a tie for odd u, and fl(127 / amax), which is above 1 / 3840, carries 5/2, 13/2 and 21/2 over it
     factor = np.float32(127) / np.float32(128 * 30 * 127)
     assert float(factor) > 1 / 3840

@@ -39,7 +39,7 @@ def test_a_bad_token_spoils_no_other(use_case: str, bad: float) -> None:
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-fp", "a8w4-fp", "a4w4-fp"])
 def test_nan_in_a_token_reaches_its_row(use_case: str) -> None:
-    # MX: exponent 255 makes the block's scale 0xFF, which is NaN whatever the data bytes are (operator facts 14)
+    # MX: exponent 255 makes the block's scale 0xFF, which is NaN whatever the data bytes are (op kernel arch35)
     case = make_case(use_case, Shape())
     row = case.ranks[0].x[3].copy()
     row[5] = np.nan
@@ -48,7 +48,7 @@ def test_nan_in_a_token_reaches_its_row(use_case: str) -> None:
 
 @pytest.mark.parametrize(("clamp", "finite"), [(None, True), (0.0, False)])
 def test_the_default_clamp_bounds_infinities(clamp: float | None, finite: bool) -> None:
-    # operator facts 14: the default, the largest float32, is executed; 0 switches the clamp off, and Inf * 0 is NaN
+    # op kernel arch22: the default, the largest float32, is executed; 0 switches the clamp off, and Inf * 0 is NaN
     case = make_case("a16w16", Shape(tokens=(1,), experts=1, topk=1))
     assert isinstance(case.experts, Dense)
     w13 = np.zeros_like(case.experts.w13)
@@ -107,7 +107,7 @@ def test_fp16_overflow_is_infinite_by_default() -> None:
 
 @pytest.mark.parametrize("use_case", ["a8w8-int", "a8w4-int"])
 def test_scales_may_lose_their_low_bits(use_case: str) -> None:
-    # the fixpipe may drop the low 13 bits of a scale (operator facts 14); scales here have all 24
+    # the fixpipe may drop the low 13 bits of a scale (a sibling operator does); scales here have all 24
     case = make_case(use_case, Shape(), grid=False)
     assert isinstance(case.experts, Integer)
     rng = np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""Switches for what no source settles (operator facts 14): nibble sign, stale slots. Others: test_special_values."""
+"""Switches for what no source settles (op kernel arch22): nibble sign, stale slots. Others: test_special_values."""
 
 from dataclasses import replace
 from typing import Any

@@ -12,7 +12,7 @@ ELEMENTS = {
     "e5m2": ml_dtypes.float8_e5m2,
     "e2m1": ml_dtypes.float4_e2m1fn,
 }
-# operator facts 6.2: exponent of the largest number of a format
+# op kernel arch35: exponent of the largest number of a format
 EMAX = {"e4m3": 8, "e5m2": 15, "e2m1": 2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "e2m1": 6.0}
 

@@ -1,4 +1,4 @@
-"""Byte orders of the operands, written from operator facts 5 and torch_api.txt."""
+"""Byte orders of the operands, written from torch_api.txt and the operator's kernels."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """One expert applied to rows, for each family of use cases; every rounding point in its place.
 
-Rounding points of the kernel rule are those of operator facts 6.1 (A2/A3) and 6.2 (950) with the corrections of 14.
+Rounding points of the kernel rule are those of the operator's kernels, arch22 (A2/A3) and arch35 (950).
 The spec rule keeps the documents' quantisations and drops every other intermediate rounding; as fp32 code still rounds,
 each of its steps is widened.
 """

@@ -1,4 +1,4 @@
-"""The operator's quantisers (operator facts 6.1, 6.2, 14), on intervals."""
+"""The operator's quantisers (op kernels arch22 and arch35), on intervals."""
 
 import numpy as np
 from numpy.typing import NDArray

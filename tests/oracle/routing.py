@@ -17,7 +17,7 @@ class Slot:
 
 
 def sent_ids(rank: Rank, num_experts: int) -> NDArray[np.int32]:
-    """topk_ids after the mask: a masked token's ids become num_experts (operator facts 8)."""
+    """topk_ids after the mask: a masked token's ids become num_experts (op kernel arch22)."""
     if rank.mask is None:
         return rank.topk_ids
     return np.where(rank.mask[:, None] != 0, rank.topk_ids, np.int32(num_experts))
@@ -34,7 +34,7 @@ def slots_by_expert(case: Case) -> list[list[Slot]]:
 
 
 def kept(case: Case, slots: list[list[Slot]]) -> list[list[Slot]]:
-    """Without the rows beyond max_recv_token_num, counted over a rank's experts in order (operator facts 8)."""
+    """Without the rows beyond max_recv_token_num, counted over a rank's experts in order (op kernel arch22)."""
     if not case.max_recv_token_num:
         return slots
     result = []

@@ -94,13 +94,13 @@ def test_activations_hold_fp32_code(act: Activation) -> None:
 
 
 def test_clamp_bounds_the_gate_on_one_side_only() -> None:
-    # failure log B41: g = -20, u = 10, c = 10 give 4.1e-7; a clamp on both sides would give 4.5e-3
+    # vllm-ascend #14363: g = -20, u = 10, c = 10 give 4.1e-7; a clamp on both sides would give 4.5e-3
     value = activations.apply(Activation("swiglu", clamp=10.0), point([[-20.0]]), point([[10.0]]))
     assert abs(value.lo.item()) == pytest.approx(4.1e-7, rel=0.02)
 
 
 def test_a_full_receive_buffer_loses_the_last_rows_but_counts_them() -> None:
-    # failure log B03: 4 experts on 2 ranks, 6 tokens with ids [0, 1], room for 8 rows
+    # vllm-ascend #11258: 4 experts on 2 ranks, 6 tokens with ids [0, 1], room for 8 rows
     ids = np.tile(np.int32([0, 1]), (3, 1))
     rank = Rank(np.ones((3, 32), np.float32), ids, np.ones((3, 2), np.float32))
     experts = Dense(np.ones((4, 32, 32), np.float32), np.ones((4, 32, 16), np.float32))
