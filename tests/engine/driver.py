@@ -8,6 +8,7 @@ jobs run this file once per rank, with vLLM's environment variables for offline 
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,20 @@ def main(job_file: str, result_file: str) -> None:
     try:
         results = [STEPS[step.pop("do")](llm, **step) for step in job["steps"]]
         Path(result_file).write_text(json.dumps(results))
+        # An idle data-parallel rank must go on to take part in the others' steps until all are done.
+        wait_for([Path(peer) for peer in job["results"]])
     finally:
         # Offline data-parallel ranks wait for each other at exit unless the engine is shut down first.
         llm.llm_engine.engine_core.shutdown()
+
+
+def wait_for(files: list[Path]) -> None:
+    """Return when all files are there; a rank that failed never writes its own, so the wait has an end."""
+    end = time.monotonic() + 300
+    while not all(file.exists() for file in files):
+        if time.monotonic() > end:
+            raise TimeoutError(f"no result of another rank after 300 s: {[str(f) for f in files if not f.exists()]}")
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

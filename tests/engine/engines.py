@@ -54,7 +54,8 @@ class Engines:
         ranks = len(steps_by_rank)
         processes = []
         for rank, steps in enumerate(steps_by_rank):
-            (here / f"job{rank}.json").write_text(json.dumps({"llm": llm, "steps": steps}))
+            job = {"llm": llm, "steps": steps, "results": [str(here / f"result{r}.json") for r in range(ranks)]}
+            (here / f"job{rank}.json").write_text(json.dumps(job))
             own = engine_environment() | env
             if ranks > 1:
                 own |= {"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": str(ranks)}
