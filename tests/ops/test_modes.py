@@ -35,6 +35,14 @@ def test_router_weights_moved_forward(use_case: str, mode: int, two_ranks: World
     check(replace(make_case(use_case, Shape(), grid=False), topk_weights_type=1, combine_quant_mode=mode))
 
 
+@pytest.mark.parametrize("merged", [0, 1])
+@pytest.mark.parametrize("use_case", ALL)
+def test_one_token_for_one_expert_with_its_weight(use_case: str, merged: int) -> None:
+    # a single record whose float32 part starts at an odd byte: 96 codes and 3 scales come before it
+    case = make_case(use_case, Shape(tokens=(1,), topk=1))
+    check(replace(case, topk_weights_type=1, combine_comm_mode=merged))
+
+
 @pytest.mark.parametrize("forward", [0, 1])
 @pytest.mark.parametrize("use_case", ALL)
 def test_rows_merged_per_card(use_case: str, forward: int, two_ranks: World) -> None:

@@ -51,3 +51,15 @@ def test_rows_beyond_the_capacity_are_stale_slots() -> None:
     visible = result(case, Numerics(stale_slots="nan"))
     assert np.isnan(visible[3:]).all()
     assert np.isfinite(visible[:3]).all()
+
+
+def test_stale_slots_may_hold_the_rows_of_the_call_before() -> None:
+    # the same call again, but for a mask: what lies in the slots of the masked tokens is what the first call left there
+    case = make_case("a8w8-int", Shape())
+    masked = replace(case, ranks=(replace(case.ranks[0], mask=np.int8([1, 0, 1, 1, 0])),))
+    with settings(numerics=Numerics(stale_slots="old")):
+        buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case))
+        first, _ = mega_moe(**call_arguments(case, 0, Form()), sym_buffer=buffer)
+        again, _ = mega_moe(**call_arguments(masked, 0, Form()), sym_buffer=buffer)
+    assert first[1].any()
+    assert again.equal(first)

@@ -24,7 +24,7 @@ def cut(records: Tensor, widths: Widths) -> list[Tensor]:
     parts, at = [], 0
     for elements, dtype in widths:
         size = elements * dtype.itemsize
-        # The copy is needed: a view as a wider dtype wants aligned rows.
-        parts.append(records[:, at : at + size].contiguous().view(dtype))
+        # The copy is needed: a view as a wider dtype wants aligned rows, and `contiguous` would leave a single row.
+        parts.append(records[:, at : at + size].clone(memory_format=torch.contiguous_format).view(dtype))
         at += size
     return parts
