@@ -89,3 +89,11 @@ def test_all_violations_come_in_one_error() -> None:
         assert part in text
     # The engine's violations are the same for both layers and are said once.
     assert text.count("LoRA is on") == 1
+
+
+def test_the_environments_profile_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a3@9.2")
+    with pytest.raises(ConfigError, match=r"profile = 'a3@9\.2'.*unset VLLM_MEGAMOE_PROFILE"):
+        check(ENGINE, [LAYER], Options())
+    # An option that the user wrote wins over the environment.
+    check(ENGINE, [LAYER], Options(profile="none"))

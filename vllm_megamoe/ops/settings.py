@@ -9,16 +9,12 @@ from typing import Any, Literal, get_args
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.numerics.switches import Numerics
+from vllm_megamoe.profiles.choice import profile_from_environment
 
 Backend = Literal["auto", "cann", "cpu"]
 
-PROFILE_VARIABLE = "VLLM_MEGAMOE_PROFILE"
 TIMEOUT_VARIABLE = "VLLM_MEGAMOE_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 300.0
-
-
-def _profile() -> str:
-    return os.environ.get(PROFILE_VARIABLE) or "none"
 
 
 def _timeout() -> float:
@@ -46,7 +42,7 @@ class Settings:
             by block is about as fast as reading that much more memory.
     """
 
-    profile: str = field(default_factory=_profile)
+    profile: str = field(default_factory=profile_from_environment)
     numerics: Numerics = field(default_factory=Numerics)
     backend: Backend = "auto"
     timeout_s: float = field(default_factory=_timeout)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.profiles.choice import profile_from_environment
 
 KEY = "megamoe"
 
@@ -41,6 +42,11 @@ class Options(BaseModel):
     max_recv_token_num: int = Field(default=0, ge=0)
     allow_token_drop: bool = False
     workspace_budget_gib: float = Field(default=2.0, gt=0)
+
+    @property
+    def chosen_profile(self) -> str:
+        """The profile that holds: the option, else the environment's, else `none`."""
+        return self.profile or profile_from_environment()
 
     @classmethod
     def parse(cls, additional_config: object) -> "Options":

@@ -54,6 +54,6 @@ def plan_layer(engine: EngineFacts, layer: MoeFacts, options: Options) -> LayerP
         experts_per_rank=layer.num_experts // ranks,
         tokens=engine.tokens,
         num_max_tokens_per_rank=-(-engine.max_num_batched_tokens // shares),
-        profile=options.profile or "none",
+        profile=options.chosen_profile,
         backend=options.backend,
     )

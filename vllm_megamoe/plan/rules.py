@@ -68,7 +68,7 @@ def dtype(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Vi
     del layer
     if engine.dtype == "bfloat16":
         return
-    twin_only = engine.dtype == "float32" and (options.profile or "none") == "none"
+    twin_only = engine.dtype == "float32" and options.chosen_profile == "none"
     if not twin_only:
         yield Violation("dtype", engine.dtype, "bfloat16", "Add --dtype bfloat16.")
     elif options.use_case not in ("auto", "a16w16"):
@@ -167,8 +167,13 @@ def not_built_yet(engine: EngineFacts, layer: MoeFacts, options: Options) -> Ite
             yield Violation(
                 "options", f"{name} = {value!r}", f"{field.default!r}", f"Drop {name}: it has no effect yet."
             )
-    if (options.profile or "none") != "none":
-        yield Violation("options", f"profile = {options.profile!r}", "'none'", "Product limits are not built yet.")
+    if options.chosen_profile != "none":
+        yield Violation(
+            "options",
+            f"profile = {options.chosen_profile!r}",
+            "'none'",
+            "Product limits are not built yet: drop profile, or unset VLLM_MEGAMOE_PROFILE.",
+        )
 
 
 RULES: tuple[Rule, ...] = (
