@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.rules import check, violations
 
@@ -57,7 +57,7 @@ ILLEGAL = {
     "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),
     "lossy without consent": (ENGINE, LAYER, {"use_case": "a8w8-int"}, '"requant": "allow"'),
     "use case of another source": (ENGINE, LAYER, {"use_case": "a8w4-fp"}, "a8w4-fp from BF16 experts"),
-    "gelu": (ENGINE, replace(LAYER, activation="gelu"), {}, "activation 'gelu'"),
+    "gelu": (ENGINE, replace(LAYER, activation=ActivationFacts("gelu")), {}, "activation 'gelu'"),
     "weights on input": (ENGINE, replace(LAYER, router_weight_on_input=True), {}, "apply_router_weight_on_input"),
     "reduced outside": (ENGINE, replace(LAYER, skips_reduction=True), {}, "skip_final_all_reduce"),
     "lora": (replace(ENGINE, lora=True), LAYER, {}, "Drop --enable-lora"),
@@ -81,7 +81,7 @@ def test_illegal(case: str) -> None:
 
 def test_all_violations_come_in_one_error() -> None:
     engine = EngineFacts(dtype="float16", tensor_parallel=4, expert_parallel=True, lora=True)
-    layer = replace(LAYER, activation="relu2", has_bias=True)
+    layer = replace(LAYER, activation=ActivationFacts("relu2"), has_bias=True)
     with pytest.raises(ConfigError) as caught:
         check(engine, [layer, replace(layer, name="another")], Options(), ["an option is misspelt."])
     text = str(caught.value)

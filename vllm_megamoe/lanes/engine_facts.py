@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
 
 
 def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> EngineFacts:
@@ -39,8 +39,7 @@ def read_layer(layer: Any, experts_format: str) -> MoeFacts:
         topk=moe.experts_per_token,
         hidden=moe.hidden_dim,
         intermediate_hidden=moe.intermediate_size,
-        activation=moe.activation.value,
-        swiglu_limit=moe.swiglu_limit,
+        activation=ActivationFacts(moe.activation.value, moe.swiglu_limit),
         has_bias=moe.has_bias,
         router_weight_on_input=layer.apply_router_weight_on_input,
         skips_reduction=moe.skip_final_all_reduce,

@@ -8,21 +8,65 @@ Tokens = Literal["own", "replicated"]
 
 
 @dataclass(frozen=True, slots=True)
-class MoeFacts:
-    """One MoE layer, or the pattern that all of them follow when only config.json is known.
+class ActivationFacts:
+    """An activation as the model's config says it, in vLLM's terms; the plan turns it into the operator's.
 
     Attributes:
-        name: the layer's prefix, for messages.
+        name: value of vLLM's MoEActivation (`silu`, `swigluoai`, `swigluoai_uninterleave`, `swiglustep`, `situ`,
+            `gelu`, `relu2_no_mul`, ...), or the config's own word where vLLM has none.
+        limit: clamp, None for none (0 and inf in a config mean none too).
+        alpha, beta: of swigluoai; `beta` also of situ.
+        linear_beta: of situ, None for a linear up half.
+    """
+
+    name: str = "silu"
+    limit: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    linear_beta: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFacts:
+    """The shared experts of a layer, as one MLP: several of them are one wider MLP in every checkpoint.
+
+    Attributes:
+        intermediate_hidden: width of the whole MLP, all shared experts together.
+        hidden: width of the rows that it sees.
+        activation: of the MLP.
+        gated: whether a sigmoid gate per token multiplies its output (Qwen).
+        experts_format: its format in the checkpoint.
+    """
+
+    intermediate_hidden: int
+    hidden: int
+    activation: ActivationFacts = ActivationFacts()
+    gated: bool = False
+    experts_format: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class MoeFacts:
+    """One MoE layer.
+
+    Attributes:
+        name: the layer's prefix, for messages (`model.layers.3.mlp.experts`).
+        index: number of the decoder layer, -1 where it is not known.
         num_experts: routed experts of the whole model (E over all ranks).
         topk: experts per token.
-        hidden: width of the rows that the routed experts see.
+        hidden: width of the rows that the routed experts see (of latent MoE the routed hidden, not the model's).
         intermediate_hidden: width I after the activation.
-        activation: vLLM's name of it (`silu`, `gelu`, ...).
-        swiglu_limit: clamp of the gate and up values, None for none.
+        activation: of the routed experts.
+        gate_up_interleaved: whether rows of gate and up alternate in the checkpoint (gpt-oss).
         has_bias: whether the experts carry biases.
         router_weight_on_input: whether the router weight multiplies the input row instead of the expert's output.
         skips_reduction: whether the model reduces the layer's output itself, outside the layer.
         experts_format: the checkpoint's format of the experts, `bf16` or the name of another one.
+        shared: the shared experts, None for none.
+        routed_scaling_factor: factor on the routed sum, 1.0 for none.
+        scale_on_output: whether the model's code applies that factor to the output instead of the router weights.
+        model_hidden: width of the model's own rows; differs from `hidden` in latent MoE.
+        draft: whether the layer belongs to a draft or MTP model.
     """
 
     name: str
@@ -30,12 +74,18 @@ class MoeFacts:
     topk: int
     hidden: int
     intermediate_hidden: int
-    activation: str = "silu"
-    swiglu_limit: float | None = None
+    index: int = -1
+    activation: ActivationFacts = ActivationFacts()
+    gate_up_interleaved: bool = False
     has_bias: bool = False
     router_weight_on_input: bool = False
     skips_reduction: bool = False
     experts_format: str = "bf16"
+    shared: SharedFacts | None = None
+    routed_scaling_factor: float = 1.0
+    scale_on_output: bool = False
+    model_hidden: int = 0
+    draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)

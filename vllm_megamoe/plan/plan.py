@@ -49,7 +49,7 @@ def plan_layer(engine: EngineFacts, layer: MoeFacts, options: Options) -> LayerP
         facts=layer,
         use_case=UseCase.A16W16 if options.use_case == "auto" else UseCase(options.use_case),
         activation="swiglu",
-        activation_clamp=layer.swiglu_limit or None,
+        activation_clamp=layer.activation.limit or None,
         ep_size=ranks,
         experts_per_rank=layer.num_experts // ranks,
         tokens=engine.tokens,

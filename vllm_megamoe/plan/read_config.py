@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts
 
 # Key names by family, as their published configs have them: Qwen, Mixtral and MiniMax, DeepSeek and GLM, Ernie.
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -34,8 +34,9 @@ def read_moe_facts(config: Mapping[str, Any], experts_format: str = "bf16") -> M
         topk=topk,
         hidden=int(source["hidden_size"]),
         intermediate_hidden=intermediate,
-        activation=str(source.get("hidden_act") or source.get("hidden_activation") or "silu"),
-        swiglu_limit=source.get("swiglu_limit"),
+        activation=ActivationFacts(
+            str(source.get("hidden_act") or source.get("hidden_activation") or "silu"), source.get("swiglu_limit")
+        ),
         has_bias=model_type in _BIASED,
         experts_format=experts_format,
     )

@@ -116,10 +116,10 @@ def expert_weights(engine: EngineFacts, layer: MoeFacts, options: Options) -> It
 def activation(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
     """The operator multiplies a gated activation; GELU, ReLU2 and ungated experts have no name in it."""
     del engine, options
-    if layer.activation not in SUPPORTED_ACTIVATIONS:
+    if layer.activation.name not in SUPPORTED_ACTIVATIONS:
         yield Violation(
             layer.name,
-            f"activation {layer.activation!r}",
+            f"activation {layer.activation.name!r}",
             f"one of {', '.join(SUPPORTED_ACTIVATIONS)}",
             "Serve this model without --quantization megamoe.",
         )
