@@ -99,6 +99,7 @@ class EngineFacts:
         sequence_parallel: whether the model hands each tensor-parallel rank its own rows (None: not known yet).
         max_num_batched_tokens: the scheduler's bound of rows per step and data-parallel rank.
         lora, eplb, dual_batch_overlap: whether that feature is on.
+        hccl_buffsize_mb: HCCL_BUFFSIZE of the environment, None where it is not known.
     """
 
     dtype: str
@@ -112,6 +113,7 @@ class EngineFacts:
     lora: bool = False
     eplb: bool = False
     dual_batch_overlap: bool = False
+    hccl_buffsize_mb: int | None = None
 
     @property
     def ep_size(self) -> int:

@@ -1,0 +1,87 @@
+"""What the plan decides for one layer, and for all of them: plain frozen values that everybody else only reads."""
+
+from dataclasses import dataclass
+
+from vllm_megamoe.plan.activation import ActivationPlan
+from vllm_megamoe.plan.capacity import Capacity
+from vllm_megamoe.plan.facts import EngineFacts, MoeFacts, Tokens
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.padding import Padding
+from vllm_megamoe.plan.shared import SharedPlan
+from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.use_cases import UseCase
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """How one layer runs.
+
+    Attributes:
+        facts: the layer it was made for.
+        use_case: the operator scenario.
+        loss: rms error of the conversion that the user consented to, empty for an exact one.
+        activation: what the call passes, every parameter explicit.
+        shared: where the shared experts run.
+        fold_scaling: factor that the method multiplies onto the router weights because the runner's own multiplication
+            of the output would also reach the fused shared experts; 1.0 for none.
+        padding: sizes as the operator gets them.
+        capacity: rows of a step and of a call.
+        buffer: arguments of the layer's SymmBuffer; layers with equal ones share the storage.
+        tokens: whether the rows are replicated over the ranks, and so are split before the call.
+        profile, backend: as chosen.
+        weight_bytes: operands of this layer on one rank, fused shared experts included.
+        window_bytes: the communicator's window (A2/A3: both halves), 0 in profile `none`.
+        hccl_buffsize_mb: what HCCL_BUFFSIZE must be at least, None where the operator allocates its own.
+    """
+
+    facts: MoeFacts
+    use_case: UseCase
+    loss: str
+    activation: ActivationPlan
+    shared: SharedPlan
+    fold_scaling: float
+    padding: Padding
+    capacity: Capacity
+    buffer: BufferFacts
+    tokens: Tokens
+    profile: Profile
+    backend: str
+    weight_bytes: int
+    window_bytes: int
+    hccl_buffsize_mb: int | None
+
+    @property
+    def ep_size(self) -> int:
+        """Ranks of the communicator."""
+        return self.buffer.ep_world_size
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Routed experts that a rank holds."""
+        return self.buffer.experts_per_rank
+
+    @property
+    def num_max_tokens_per_rank(self) -> int:
+        """Rows that one call may bring."""
+        return self.capacity.chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every decision about a model, a pure function of its arguments and so equal on all ranks.
+
+    Attributes:
+        engine, options, profile: what it was made from.
+        layers: one plan per MoE layer, in order.
+    """
+
+    engine: EngineFacts
+    options: Options
+    profile: Profile
+    layers: tuple[LayerPlan, ...]
+
+    @property
+    def buffers(self) -> tuple[BufferFacts, ...]:
+        """The operator configurations, each with storage of its own."""
+        return tuple(dict.fromkeys(layer.buffer for layer in self.layers))

@@ -1,0 +1,92 @@
+"""A section of config.json, read by the alternative names that a value has."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllm_megamoe.errors import ConfigError
+
+
+class Keys:
+    """Values of one section; each reader takes the first of several names that is there and not null.
+
+    Raises:
+        ConfigError: from every reader, when the value found is of another kind.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def integer(self, *names: str, default: int = 0) -> int:
+        """A whole number; a list of equal numbers counts as one (Hunyuan writes one per layer)."""
+        found = self._find(names)
+        if found is None:
+            return default
+        name, value = found
+        if isinstance(value, list | tuple) and len(set(map(str, value))) == 1:
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong(name, value, "a whole number")
+        return value
+
+    def number(self, *names: str, default: float = 1.0) -> float:
+        """A number as float."""
+        found = self._find(names)
+        if found is None:
+            return default
+        name, value = found
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _wrong(name, value, "a number")
+        return float(value)
+
+    def bound(self, *names: str) -> float | None:
+        """A clamp: None where the config has none, 0 or infinity, which all mean no clamp."""
+        return no_clamp(self.number(*names, default=0.0))
+
+    def text(self, *names: str, default: str = "") -> str:
+        """A string."""
+        found = self._find(names)
+        if found is None:
+            return default
+        name, value = found
+        if not isinstance(value, str):
+            raise _wrong(name, value, "a string")
+        return value
+
+    def items(self, *names: str) -> Sequence[Any]:
+        """A list, empty when no name is there."""
+        found = self._find(names)
+        if found is None:
+            return ()
+        name, value = found
+        if not isinstance(value, list | tuple):
+            raise _wrong(name, value, "a list")
+        return value
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the names is there and not null."""
+        return self._find(names) is not None
+
+    def is_list(self, name: str) -> bool:
+        """Whether the value under this name is a list (some keys are a number in one model, a list in another)."""
+        return isinstance(self.values.get(name), list | tuple)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers of the model, draft layers not counted."""
+        return self.integer("num_hidden_layers", "num_layers", "n_layers")
+
+    def _find(self, names: Sequence[str]) -> tuple[str, Any] | None:
+        return next(((n, self.values[n]) for n in names if self.values.get(n) is not None), None)
+
+
+def no_clamp(limit: float | None) -> float | None:
+    """None for a limit that clamps nothing."""
+    return None if not limit or math.isinf(limit) else float(limit)
+
+
+def _wrong(name: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(
+        f"config.json: {name} = {value!r}; wanted {wanted}. Correct the file, or teach the model with "
+        "register_model_facts(architecture, fn)."
+    )

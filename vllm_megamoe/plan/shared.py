@@ -1,0 +1,76 @@
+"""Whether the shared experts run inside the operator's call or on vLLM's own path, and why."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vllm_megamoe.plan.activation import plan_activation
+from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
+
+MAX_FUSED = 4
+"""operator_readme.txt, sharedExpertNumPerRank: 0 to 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """Where the shared experts run.
+
+    Attributes:
+        mode: `fused` in the operator's call, `vllm` on vLLM's own path, `none` when there are none.
+        pieces: experts of the routed width that a fused MLP is cut into, gate and up rows separately.
+        reason: why not `fused`, empty otherwise.
+    """
+
+    mode: Literal["none", "fused", "vllm"]
+    pieces: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.mode == "none":
+            return "none"
+        if self.mode == "vllm":
+            return f"vLLM's own path ({self.reason})"
+        return f"fused, {self.pieces} of the routed width"
+
+
+def plan_shared(layer: MoeFacts, use_case: UseCase, profile: Profile, options: Options) -> SharedPlan:
+    """Fuse wherever profile, weights and model allow it, unless the user forbids it."""
+    shared = layer.shared
+    if shared is None:
+        return SharedPlan("none")
+    reason = "fuse_shared_experts is off" if options.fuse_shared_experts == "off" else ""
+    reason = reason or _product(profile, use_case) or _model(layer, shared)
+    if reason:
+        return SharedPlan("vllm", 0, reason)
+    return SharedPlan("fused", shared.intermediate_hidden // layer.intermediate_hidden)
+
+
+def _product(profile: Profile, use_case: UseCase) -> str:
+    """operator_readme.txt: shared experts exist on 950 only; the 9.1.0 release has no arguments for them."""
+    if profile.product == "none":
+        return ""
+    if profile.is_a2_a3:
+        return f"the operator has none on {profile.product.upper()}"
+    if profile.revision == "9.1":
+        return "the operator of CANN 9.1.0 has no arguments for them"
+    return "" if USE_CASES[use_case].family == "mx" else "the operator takes FP8 and FP4 only"
+
+
+def _model(layer: MoeFacts, shared: SharedFacts) -> str:
+    if shared.gated:
+        return "a gate per token multiplies them, the operator adds them unweighted"
+    if shared.hidden != layer.hidden:
+        return f"their rows have {shared.hidden} values, the routed experts' {layer.hidden}"
+    if plan_activation(shared.activation) != plan_activation(layer.activation):
+        mine, routed = plan_activation(shared.activation), plan_activation(layer.activation)
+        return f"their activation is {mine or shared.activation.name}, the routed experts' {routed}"
+    if shared.experts_format != layer.experts_format:
+        return f"their format is {shared.experts_format}, the routed experts' {layer.experts_format}"
+    pieces, rest = divmod(shared.intermediate_hidden, layer.intermediate_hidden)
+    if rest:
+        return f"their width {shared.intermediate_hidden} is no multiple of the routed {layer.intermediate_hidden}"
+    if pieces > MAX_FUSED:
+        return f"they would be {pieces} experts of the routed width, the operator takes {MAX_FUSED}"
+    return ""
