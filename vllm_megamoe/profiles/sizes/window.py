@@ -1,0 +1,77 @@
+"""The communicator's window: what the tiling check demands, what to set for it, what it costs."""
+
+from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.sizes import window_950, window_a2, window_a3
+from vllm_megamoe.profiles.sizes.helper import operator_helper
+from vllm_megamoe.profiles.sizes.received import received_rows
+from vllm_megamoe.profiles.sizes.units import MIB, ceil_div
+
+
+def ccl_buffer_size(
+    profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None
+) -> int:
+    """Least `ccl_buffer_size`, bytes of the whole window, that the operator's tiling check takes.
+
+    A2/A3: the check halves the size (window in and window out), so this is twice the half that it needs. 950: the
+    buffer's own allocation, whole. Profile `none`: 0, the twin has no window.
+
+    Args:
+        rows: tokens of the call on each rank (A2/A3 only; the check looks at the call's rows). None:
+            num_max_tokens_per_rank, the most there can be.
+        quantised: whether rows travel as int8 (A2/A3 only). None: whether dispatch_quant_mode is not 0.
+    """
+    if profile.product == "none":
+        return 0
+    if profile.is_950:
+        return window_950.least_bytes(profile, buffer)
+    return 2 * least_half(profile, buffer, rows=rows, quantised=quantised)
+
+
+def least_half(profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None) -> int:
+    """One half of an A2 or A3 window, bytes; arguments as of `ccl_buffer_size`."""
+    tokens = buffer.num_max_tokens_per_rank if rows is None else rows
+    int8 = buffer.dispatch_quant_mode != 0 if quantised is None else quantised
+    if profile.product == "a2":
+        return window_a2.least_half(
+            ep_world_size=buffer.ep_world_size,
+            rows=tokens,
+            topk=buffer.num_topk,
+            hidden=buffer.hidden,
+            received=received_rows(profile, buffer, rows),
+            quantised=int8,
+        )
+    return window_a3.least_half(
+        ep_world_size=buffer.ep_world_size,
+        rows=tokens,
+        topk=buffer.num_topk,
+        hidden=buffer.hidden,
+        quantised=int8,
+    )
+
+
+def hccl_buffsize_mb(
+    profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None
+) -> int | None:
+    """MB for HCCL_BUFFSIZE, or for `hccl_config={"hccl_buffer_size": n}`: one half of an A2 or A3 window, rounded up.
+
+    HCCL allocates that much twice, in and out. None on 950, where the buffer allocates for itself (operator_readme.txt,
+    communicator constraints), and on `none`. Arguments as of `ccl_buffer_size`.
+    """
+    if not profile.is_a2_a3:
+        return None
+    return ceil_div(least_half(profile, buffer, rows=rows, quantised=quantised), MIB)
+
+
+def window_memory(
+    profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None
+) -> int:
+    """Bytes of device memory that the window takes on a rank.
+
+    A2/A3: both halves, each of `hccl_buffsize_mb`. 950: what the operator's size function allocates, which ignores
+    combine_quant_mode, or what the tiling check demands where that is more. Arguments as of `ccl_buffer_size`.
+    """
+    demanded = ccl_buffer_size(profile, buffer, rows=rows, quantised=quantised)
+    if profile.is_a2_a3:
+        return 2 * MIB * ceil_div(demanded // 2, MIB)
+    return max(demanded, operator_helper(profile, buffer).value) if profile.is_950 else 0

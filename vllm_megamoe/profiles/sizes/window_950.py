@@ -1,0 +1,79 @@
+"""The memory that a 950 buffer allocates for itself and registers with its peers.
+
+Layout, in order: synchronisation, routes, records of dispatched tokens, rows that come back (op kernel arch35).
+"""
+
+from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.sizes.records_950 import combine_row, dispatch_record
+from vllm_megamoe.profiles.sizes.units import KIB, ceil_div, round_up
+
+SYNC = 60 * KIB
+
+
+def least_bytes(profile: Profile, buffer: BufferFacts) -> int:
+    """Bytes of the whole window that the tiling check demands; num_max_tokens_per_rank counts, not the call's rows.
+
+    9.1: the 9.1.0 branch's tiling, which is the 2026-08 formula without forwarded weights and quantised combine.
+    9.2: the larger of the 2026-08 formula (route bitmaps) and the later source's (route lists, a dump area); which
+    one is larger depends on num_topk. Over URMA the 2026-08 source checks the MTE formula although its kernel lays out
+    more; the kernel's layout counts.
+    """
+    if profile.revision == "9.1":
+        return bitmap_window(buffer)
+    if profile.topology == "urma":
+        return max(bitmap_window(buffer), urma_window(buffer))
+    return max(bitmap_window(buffer), list_window(buffer))
+
+
+def bitmap_window(buffer: BufferFacts) -> int:
+    """MTE of 9.1.0 and of 2026-08 (op tiling arch35, CalcPeermemLeastSize): a bit per route for each (expert, rank)."""
+    return SYNC + _bitmaps(buffer) + _records(buffer) + _landing(buffer)
+
+
+def list_window(buffer: BufferFacts) -> int:
+    """MTE of the source later than 2026-08: a list of token numbers for each expert and rank instead of the bitmap.
+
+    The area for exception dumps and 8 KiB behind the lists are new with it.
+    """
+    tokens = buffer.num_max_tokens_per_rank
+    bytes_each = 2 if tokens * buffer.num_topk <= 32768 else 4
+    lists = round_up(_pairs(buffer) * round_up(tokens * bytes_each, 32), 512)
+    return 60 * KIB + SYNC + lists + 8 * KIB + _records(buffer) + _landing(buffer)
+
+
+def urma_window(buffer: BufferFacts) -> int:
+    """What the kernel of 2026-08 lays out over URMA: a relay record and a flag per token and server."""
+    tokens, servers = buffer.num_max_tokens_per_rank, server_count(buffer)
+    relay = round_up(tokens * round_up(_record(buffer), 512) * servers, 512)
+    flags = round_up(servers * tokens * 8, 512)
+    return SYNC + _bitmaps(buffer) + relay + flags + _landing(buffer)
+
+
+def server_count(buffer: BufferFacts) -> int:
+    """Servers of a URMA communicator; where rank_num_per_server is not known (0), the most there can be, ep/2."""
+    return ceil_div(buffer.ep_world_size, buffer.rank_num_per_server or 2)
+
+
+def _pairs(buffer: BufferFacts) -> int:
+    """Pairs of a local expert and a source rank."""
+    return buffer.experts_per_rank * buffer.ep_world_size
+
+
+def _bitmaps(buffer: BufferFacts) -> int:
+    routes = round_up(buffer.num_max_tokens_per_rank * buffer.num_topk * 4, 256) // 4
+    # Behind each bitmap stands its count, 32 bytes.
+    return round_up(_pairs(buffer) * (round_up(routes // 8, 32) + 32), 512)
+
+
+def _record(buffer: BufferFacts) -> int:
+    return dispatch_record(buffer.hidden, buffer.num_topk, with_weights=buffer.topk_weights_type == 1)
+
+
+def _records(buffer: BufferFacts) -> int:
+    return round_up(buffer.num_max_tokens_per_rank * _record(buffer), 512)
+
+
+def _landing(buffer: BufferFacts) -> int:
+    row = combine_row(buffer.hidden, quantised=buffer.combine_quant_mode != 0)
+    return round_up(buffer.num_max_tokens_per_rank * buffer.num_topk * row, 512)
