@@ -4,7 +4,6 @@ Zero gate and up rows give an activation of 0 (every activation of the operator 
 nothing to a sum, and no amax over a row or group rises by a zero; so padding changes no result.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -40,17 +39,3 @@ class Padding:
             if was != now
         ]
         return f"{', '.join(parts)} (+{self.overhead:.0%} weights and FLOPs)" if parts else "none"
-
-
-def next_legal(size: int, legal: Sequence[int]) -> int | None:
-    """The smallest legal size that holds `size`, None when it is larger than all."""
-    return min((n for n in legal if n >= size), default=None)
-
-
-def split_needed(intermediate: int, legal: Sequence[int]) -> tuple[int, int] | None:
-    """(parts, width) of the fewest equal parts, each a legal width, that an expert too wide would need."""
-    for parts in range(2, 65):
-        width = next_legal(-(-intermediate // parts), legal)
-        if width is not None:
-            return parts, width
-    return None

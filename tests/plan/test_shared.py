@@ -1,0 +1,75 @@
+"""Shared experts run in the operator's call only where all of profile, weights and model allow it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.shared import plan_shared
+from vllm_megamoe.profiles.profile import find_profile
+from vllm_megamoe.profiles.use_cases import UseCase
+
+SHARED = SharedFacts(intermediate_hidden=2048, hidden=4096)
+LAYER = MoeFacts("l", num_experts=64, topk=6, hidden=4096, intermediate_hidden=1024, shared=SHARED)
+STEP7, STEP16 = ActivationFacts("swiglustep", limit=7.0), ActivationFacts("swiglustep", limit=16.0)
+
+FUSED = {
+    "two of the routed width": (LAYER, UseCase.A16W16, "none", 2),
+    "fp8 on 950": (LAYER, UseCase.A8W8_FP, "950@9.2", 2),
+    "fp4 on 950": (LAYER, UseCase.A4W4_FP, "950@9.2", 2),
+    "four": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=4096)), UseCase.A8W8_FP, "950@9.2", 4),
+    # A limit of 0 and none are the same activation.
+    "limit 0 beside none": (
+        replace(LAYER, shared=replace(SHARED, activation=ActivationFacts(limit=0.0))),
+        UseCase.A16W16,
+        "none",
+        2,
+    ),
+}
+
+NOT_FUSED = {
+    "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A3"),
+    "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2"),
+    "950 of 9.1": (LAYER, UseCase.A8W8_FP, "950@9.1", "no arguments"),
+    "gate (Qwen)": (replace(LAYER, shared=replace(SHARED, gated=True)), UseCase.A16W16, "none", "gate"),
+    "other hidden (Kimi-K3)": (replace(LAYER, shared=replace(SHARED, hidden=7168)), UseCase.A16W16, "none", "7168"),
+    "other limit (Step-3.5)": (
+        replace(LAYER, activation=STEP7, shared=replace(SHARED, activation=STEP16)),
+        UseCase.A16W16,
+        "none",
+        r"swiglustep \(clamp 16\).*swiglustep \(clamp 7\)",
+    ),
+    "no multiple": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=1536)), UseCase.A16W16, "none", "1536"),
+    "narrower": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=512)), UseCase.A16W16, "none", "512"),
+    "five": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=5120)), UseCase.A16W16, "none", "5 experts"),
+    "other format": (replace(LAYER, shared=replace(SHARED, experts_format="fp8")), UseCase.A16W16, "none", "fp8"),
+}
+
+
+@pytest.mark.parametrize("case", FUSED)
+@pytest.mark.parametrize("option", ["auto", "on"])
+def test_fused(case: str, option: str) -> None:
+    layer, use_case, profile, pieces = FUSED[case]
+    found = plan_shared(layer, use_case, find_profile(profile), Options(fuse_shared_experts=option))
+    assert (found.mode, found.pieces, found.reason) == ("fused", pieces, "")
+
+
+@pytest.mark.parametrize("case", NOT_FUSED)
+@pytest.mark.parametrize("option", ["auto", "on", "off"])
+def test_not_fused(case: str, option: str) -> None:
+    layer, use_case, profile, reason = NOT_FUSED[case]
+    found = plan_shared(layer, use_case, find_profile(profile), Options(fuse_shared_experts=option))
+    assert (found.mode, found.pieces) == ("vllm", 0)
+    wanted = "fuse_shared_experts is off" if option == "off" else reason
+    assert re.search(wanted, found.reason)
+
+
+def test_off_forces_vllms_path_and_no_shared_experts_are_none() -> None:
+    off = Options(fuse_shared_experts="off")
+    assert plan_shared(LAYER, UseCase.A16W16, find_profile("none"), off).mode == "vllm"
+    alone = replace(LAYER, shared=None)
+    for option in ("auto", "on", "off"):
+        options = Options(fuse_shared_experts=option)
+        assert plan_shared(alone, UseCase.A16W16, find_profile("none"), options).mode == "none"
