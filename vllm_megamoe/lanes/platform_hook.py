@@ -14,7 +14,7 @@ from vllm_megamoe.checkpoint.recognise import surely_quantised
 from vllm_megamoe.lanes.cpu_environment import set_cpu_defaults
 from vllm_megamoe.lanes.engine_facts import read_engine
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.read_config import read_moe_facts
+from vllm_megamoe.plan.read_config import read_layers
 from vllm_megamoe.plan.rules import check
 
 _MARK = "_vllm_megamoe_wrapped"
@@ -53,8 +53,8 @@ def before_platform(vllm_config: Any) -> None:
     text = config.get("text_config") or config
     side_files = vllm_config.quant_config.side_files
     format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1), side_files)
-    facts = read_moe_facts(config, format_name or "bf16")
-    check(read_engine(vllm_config), [facts] if facts else [], options, wrong)
+    layers = read_layers(config, lambda name: format_name or "bf16")
+    check(read_engine(vllm_config), layers, options, wrong)
     set_cpu_defaults(vllm_config.parallel_config)
 
 

@@ -68,13 +68,28 @@ PUBLISHED = {
 
 # No routed experts, although some of them are hybrids or halves of a family that has them.
 DENSE = (
-    "Qwen--Qwen3-0.6B Qwen--Qwen3-1.7B Qwen--Qwen3-32B Qwen--Qwen3-32B-FP8 Qwen--Qwen3-32B-FP8-Static-PerTensor "
-    "Qwen--Qwen3-8B Qwen--Qwen3-VL-2B-Instruct Qwen--Qwen3-VL-32B-Instruct Qwen--Qwen3-VL-32B-Thinking "
-    "Qwen--Qwen3-VL-4B-Instruct Qwen--Qwen3-VL-8B-Instruct Qwen--Qwen3.5-27B XiaomiMiMo--MiMo-7B-Base "
-    "meta-llama--Meta-Llama-3.1-405B meta-llama--Meta-Llama-3.1-70B meta-llama--Meta-Llama-3.1-8B "
-    "nvidia--Gemma-4-31B-IT-NVFP4 nvidia--Llama-3.1-70B-Instruct-FP8 nvidia--Llama-3_3-Nemotron-Super-49B-v1 "
-    "nvidia--Nemotron-H-56B-Base-8K nvidia--Qwen3.6-27B-NVFP4"
-).split()
+    "Qwen--Qwen3-0.6B",
+    "Qwen--Qwen3-1.7B",
+    "Qwen--Qwen3-32B",
+    "Qwen--Qwen3-32B-FP8",
+    "Qwen--Qwen3-32B-FP8-Static-PerTensor",
+    "Qwen--Qwen3-8B",
+    "Qwen--Qwen3-VL-2B-Instruct",
+    "Qwen--Qwen3-VL-32B-Instruct",
+    "Qwen--Qwen3-VL-32B-Thinking",
+    "Qwen--Qwen3-VL-4B-Instruct",
+    "Qwen--Qwen3-VL-8B-Instruct",
+    "Qwen--Qwen3.5-27B",
+    "XiaomiMiMo--MiMo-7B-Base",
+    "meta-llama--Meta-Llama-3.1-405B",
+    "meta-llama--Meta-Llama-3.1-70B",
+    "meta-llama--Meta-Llama-3.1-8B",
+    "nvidia--Gemma-4-31B-IT-NVFP4",
+    "nvidia--Llama-3.1-70B-Instruct-FP8",
+    "nvidia--Llama-3_3-Nemotron-Super-49B-v1",
+    "nvidia--Nemotron-H-56B-Base-8K",
+    "nvidia--Qwen3.6-27B-NVFP4",
+)
 
 
 def load(shared_dir: Path, model: str) -> dict[str, Any]:
@@ -84,10 +99,11 @@ def load(shared_dir: Path, model: str) -> dict[str, Any]:
 
 def shape(layers: tuple[MoeFacts, ...]) -> tuple[int, ...]:
     first, drafts = layers[0], [layer for layer in layers if layer.draft]
-    assert len({(m.num_experts, m.topk, m.hidden, m.intermediate_hidden, m.shared and m.shared.hidden) for m in layers})
+    sizes = {(m.num_experts, m.topk, m.hidden, m.intermediate_hidden, m.model_hidden) for m in layers}
+    assert len(sizes) == 1
     shared = first.shared.intermediate_hidden if first.shared else 0
-    sizes = (first.num_experts, first.topk, first.hidden, first.intermediate_hidden, shared)
-    return (len(layers) - len(drafts), len(drafts), first.index, *sizes)
+    own = (first.num_experts, first.topk, first.hidden, first.intermediate_hidden, shared)
+    return (len(layers) - len(drafts), len(drafts), first.index, *own)
 
 
 def test_every_file_has_its_row(shared_dir: Path) -> None:

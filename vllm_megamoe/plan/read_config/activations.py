@@ -31,6 +31,11 @@ def clamped(keys: Keys, layer: int) -> ActivationFacts:
     return ActivationFacts(hidden_act(keys, layer).name, keys.bound("swiglu_limit"))
 
 
+def deepseek_v4(keys: Keys, layer: int) -> ActivationFacts:
+    """As `clamped`; a config without `swiglu_limit` means 10, the default of the model's config class (deepseek_v4)."""
+    return ActivationFacts(hidden_act(keys, layer).name, no_clamp(keys.number("swiglu_limit", default=10.0)))
+
+
 def gelu_tanh(keys: Keys, layer: int) -> ActivationFacts:
     """Always GELU with tanh (gemma4)."""
     return ActivationFacts("gelu_tanh")

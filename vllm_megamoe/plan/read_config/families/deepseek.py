@@ -1,0 +1,80 @@
+"""DeepSeek's line and the models built on its code: Kimi, GLM, LongCat, Pangu (vLLM 0.32's model files)."""
+
+from vllm_megamoe.plan.read_config.activations import clamped, deepseek_v4, kimi
+from vllm_megamoe.plan.read_config.family import NUM_SHARED, DraftRule, Family, SharedRule
+from vllm_megamoe.plan.read_config.where import after_dense, after_dense_only, by_type, every
+
+_SHARED = SharedRule(count=NUM_SHARED)
+
+DEEPSEEK = (
+    # deepseek_v2.py: the factor multiplies the output.
+    Family(
+        ("DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"),
+        where=after_dense,
+        shared=_SHARED,
+        scale_on_output=True,
+        drafts=DraftRule(),
+    ),
+    # deepseek_v32: the factor goes into the router weights.
+    Family(
+        ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
+        where=after_dense,
+        shared=_SHARED,
+        drafts=DraftRule(),
+    ),
+    Family(
+        ("DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration"),
+        name="model.layers.{layer}.ffn.experts",
+        where=every,
+        activation=deepseek_v4,
+        shared=_SHARED,
+        drafts=DraftRule(),
+    ),
+)
+
+GLM = (
+    Family(("Glm4MoeForCausalLM",), shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
+    Family(("Glm4MoeLiteForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
+    Family(("Glm5NextForCausalLM",), where=after_dense, activation=clamped, shared=_SHARED, drafts=DraftRule()),
+)
+
+KIMI = (
+    Family(
+        ("KimiLinearForCausalLM",),
+        name="model.layers.{layer}.block_sparse_moe.experts",
+        where=after_dense,
+        latent=("routed_expert_hidden_size",),
+        activation=kimi,
+        shared=_SHARED,
+        drafts=DraftRule(),
+    ),
+)
+
+COUSINS = (
+    Family(("AXK1ForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True),
+    Family(
+        ("PanguUltraMoEForCausalLM", "PanguProMoEV2ForCausalLM"),
+        where=after_dense_only,
+        shared=_SHARED,
+        scale_on_output=True,
+        drafts=DraftRule(),
+    ),
+    # Zero experts are the router's affair: no weights, not counted among num_experts.
+    Family(
+        ("LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
+        where=every,
+        num_experts=("n_routed_experts",),
+        topk=("moe_topk",),
+        intermediate=("expert_ffn_hidden_size", "moe_intermediate_size"),
+    ),
+    Family(
+        ("HYV3ForCausalLM",),
+        intermediate=("expert_hidden_dim", "moe_intermediate_size"),
+        shared=SharedRule(count=NUM_SHARED, module="shared_mlp"),
+        scaling=("router_scaling_factor",),
+        drafts=DraftRule(),
+    ),
+    Family(("HYV4ForCausalLM",), where=by_type, activation=clamped, shared=_SHARED),
+)
+
+FAMILIES = (*DEEPSEEK, *GLM, *KIMI, *COUSINS)

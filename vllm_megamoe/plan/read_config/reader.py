@@ -1,0 +1,96 @@
+"""From a family's rules and one config to the facts of its MoE layers."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
+from vllm_megamoe.plan.read_config.family import Family
+from vllm_megamoe.plan.read_config.keys import Keys
+from vllm_megamoe.plan.read_config.where import layers
+
+FormatOf = Callable[[str], str]
+"""From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
+
+
+def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) -> tuple[MoeFacts, ...]:
+    """Facts of every MoE layer, draft layers last; none when the config names no routed experts.
+
+    Args:
+        family: the rules.
+        keys: the section that describes the language model.
+        inside: what vLLM puts before the family's own prefixes, `language_model.` or nothing.
+        format_of: the checkpoint's formats.
+    """
+    if keys.integer(*family.num_experts) < 2 or not keys.integer(*family.topk):
+        return ()
+    decoder = [_layer(family, keys, i, inside + family.name.format(layer=i), format_of) for i in _decoder(family, keys)]
+    drafts = [
+        _layer(family, keys, number, name, format_of, draft=True) for number, name in _drafts(family, keys, inside)
+    ]
+    return (*decoder, *drafts)
+
+
+def _decoder(family: Family, keys: Keys) -> Iterator[int]:
+    yield from layers(keys, family.where)
+
+
+def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]]:
+    """The number that per-layer lists know a draft layer by, and its name."""
+    rule = family.drafts
+    if rule is None:
+        return
+    count = keys.integer(*rule.count, default=rule.default)
+    kinds = list(keys.items("mtp_layers_block_type")) or list(keys.text("mtp_hybrid_override_pattern")) or ["moe"]
+    after = keys.num_layers
+    for place, kind in enumerate(kinds * count):
+        number = after + place
+        if kind in ("E", "moe") and (len(kinds) > 1 or family.where(keys, number)):
+            pattern = rule.name or inside + family.name
+            yield number, pattern.format(layer=number if rule.after_decoder else place)
+
+
+def _layer(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf, draft: bool = False) -> MoeFacts:
+    model_hidden = keys.integer("hidden_size", "d_model")
+    factor = keys.number(*family.scaling, default=family.default_scaling)
+    return MoeFacts(
+        name=name,
+        index=number_in(name),
+        num_experts=keys.integer(*family.num_experts),
+        topk=keys.integer(*family.topk),
+        hidden=keys.integer(*family.latent, default=model_hidden),
+        intermediate_hidden=keys.integer(*family.intermediate),
+        activation=family.activation(keys, number),
+        gate_up_interleaved=family.gate_up_interleaved,
+        has_bias=family.has_bias,
+        router_weight_on_input=family.router_weight_on_input,
+        experts_format=format_of(name),
+        shared=_shared(family, keys, number, name, format_of),
+        routed_scaling_factor=factor,
+        scale_on_output=family.scale_on_output and factor != 1.0,
+        model_hidden=model_hidden,
+        draft=draft,
+    )
+
+
+def _shared(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf) -> SharedFacts | None:
+    rule = family.shared
+    if rule is None:
+        return None
+    count = keys.integer(*rule.count) if rule.count else 1
+    routed = 0 if not rule.count else keys.integer(*family.intermediate)
+    width = count * keys.integer(*rule.width, default=routed)
+    if not width:
+        return None
+    return SharedFacts(
+        intermediate_hidden=width,
+        hidden=keys.integer("hidden_size", "d_model"),
+        activation=(rule.activation or family.activation)(keys, number),
+        gated=rule.gated,
+        experts_format=format_of(f"{name.rpartition('.')[0]}.{rule.module}"),
+    )
+
+
+def number_in(name: str) -> int:
+    """The layer's number within its prefix, -1 where there is none."""
+    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
+    return int(found[1]) if found else -1

@@ -1,0 +1,63 @@
+"""Models taught from outside: how a plug-in or a user makes an unknown architecture known to the plan."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.facts import MoeFacts
+
+ReadFacts = Callable[[Mapping[str, Any]], Iterable[MoeFacts]]
+"""From config.json as a mapping to the facts of each MoE layer, in order; empty for a dense model."""
+
+_TAUGHT: dict[str, ReadFacts] = {}
+
+
+def register_model_facts(architecture: str, fn: ReadFacts) -> None:
+    """Teach how a model's config.json is read; this wins over the built-in table.
+
+    Args:
+        architecture: the entry of config.json's `architectures`, such as `MyMoeForCausalLM`.
+        fn: returns one MoeFacts per MoE layer. Its `experts_format` says how the experts are stored.
+
+    Raises:
+        ConfigError: for an empty name, something that cannot be called, or a name that is taught already.
+    """
+    if not isinstance(architecture, str) or not architecture:
+        raise ConfigError(
+            f"register_model_facts: architecture = {architecture!r}; wanted the name that config.json lists under "
+            "architectures. Pass it as a string."
+        )
+    if not callable(fn):
+        raise ConfigError(
+            f"register_model_facts({architecture!r}): fn is {type(fn).__name__}; wanted a function of the config that "
+            "returns MoeFacts. Pass the function itself."
+        )
+    if _TAUGHT.get(architecture, fn) is not fn:
+        raise ConfigError(
+            f"register_model_facts({architecture!r}): this architecture has a function already, "
+            f"{_TAUGHT[architecture]!r}; wanted one. Register it in one place."
+        )
+    _TAUGHT[architecture] = fn
+
+
+def taught(architecture: str) -> Callable[[Mapping[str, Any]], tuple[MoeFacts, ...]] | None:
+    """The function for an architecture, with its result checked; None where none was registered."""
+    fn = _TAUGHT.get(architecture)
+    return None if fn is None else lambda config: _checked(architecture, fn(config))
+
+
+def _checked(architecture: str, result: object) -> tuple[MoeFacts, ...]:
+    if not isinstance(result, Iterable) or isinstance(result, str | bytes):
+        raise _wrong(architecture, f"{type(result).__name__}")
+    facts = tuple(result)
+    for place, item in enumerate(facts):
+        if not isinstance(item, MoeFacts):
+            raise _wrong(architecture, f"an item {place} of type {type(item).__name__}")
+    return facts
+
+
+def _wrong(architecture: str, got: str) -> ConfigError:
+    return ConfigError(
+        f"The function registered for {architecture!r} returned {got}; wanted an iterable of MoeFacts, one per MoE "
+        "layer. Return a list, empty for a dense model."
+    )
