@@ -16,6 +16,7 @@ class BufferFacts:
         dispatch_quant_out_dtype: ACL name, None when undefined.
         buffers_before: buffers that this process has already made on the communicator, destroyed ones included.
         capturing: whether a graph is being captured.
+        earlier: the oldest buffer that still lives on the communicator, as it was created; None when there is none.
         The others as in the public function.
     """
 
@@ -34,6 +35,7 @@ class BufferFacts:
     rank_num_per_server: int = 0
     buffers_before: int = 0
     capturing: bool = False
+    earlier: "BufferFacts | None" = None
 
     @property
     def experts_per_rank(self) -> int:
@@ -83,6 +85,8 @@ class CallFacts:
         shared_out_dtype: shared_expert_quant_out_dtype, ACL name or None.
         activation, activation_clamp, activation_params: as passed.
         ccl_buffer_size: bytes of the buffer's whole window, None where it is not known.
+        rows_of_ranks: tokens of every rank, known once the ranks have met; empty before.
+        received_rows: rows that are routed to each rank, masked ones left out; empty before the ranks have met.
     """
 
     rows: int
@@ -97,6 +101,8 @@ class CallFacts:
     activation_clamp: float | None = None
     activation_params: Mapping[str, float] = field(default_factory=dict)
     ccl_buffer_size: int | None = None
+    rows_of_ranks: tuple[int, ...] = ()
+    received_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class Broken:
         source: document or file that the rule comes from.
         remedy: what the caller can do, a sentence.
         silent: empty where the device's own host checks refuse; else what the device would do without a word.
+        rule: id of the rule.
     """
 
     argument: str
@@ -118,3 +125,4 @@ class Broken:
     source: str
     remedy: str
     silent: str = ""
+    rule: str = ""

@@ -1,0 +1,68 @@
+"""The row of profile `none`: what the twin takes, which is all that the documents describe."""
+
+from vllm_megamoe.profiles.limits.cell import Cell
+from vllm_megamoe.profiles.limits.numbers import Numbers
+from vllm_megamoe.profiles.limits.row import Limits
+from vllm_megamoe.profiles.use_cases import UseCase
+
+_TWIN = "profile none: the CPU twin"
+_ANY: Cell[Numbers] = Cell(Numbers(1), _TWIN)
+_E5M2, _E4M3, _E2M1 = "FLOAT8_E5M2", "FLOAT8_E4M3FN", "FLOAT4_E2M1"
+_EVERY = ("ND", "FRACTAL_NZ", "FRACTAL_NZ_C0_16", "FRACTAL_NZ_C0_32")
+_PAIRS = tuple((one, other) for one in _EVERY for other in _EVERY)
+
+NONE = Limits(
+    ep_sizes=_ANY,
+    hidden=_ANY,
+    created_hidden=_ANY,
+    intermediate=_ANY,
+    topk=_ANY,
+    created_topk=_ANY,
+    max_topk=Cell(1 << 20, _TWIN),
+    max_tokens=Cell(None, _TWIN),
+    max_experts=Cell(1 << 20, _TWIN),
+    created_experts=_ANY,
+    max_experts_per_rank=Cell(1024, f"{_TWIN}; operator_readme.txt:571"),
+    rows=Cell("any", _TWIN),
+    bounded_receive=Cell(False, _TWIN),
+    receive_factor_int4=Cell(1, _TWIN),
+    dispatch=Cell(
+        frozenset(
+            {
+                (0, None),
+                (0, "BF16"),
+                (2, "INT8"),
+                *((mode, out) for mode in (0, 4) for out in (_E5M2, _E4M3, _E2M1)),
+            }
+        ),
+        _TWIN,
+    ),
+    prequantised=Cell(True, _TWIN),
+    use_cases=Cell(frozenset(UseCase), _TWIN),
+    formats=Cell(
+        dict.fromkeys(
+            (
+                (None, "BF16"),
+                ("INT8", "INT8"),
+                ("INT8", "INT4"),
+                (_E5M2, _E5M2),
+                (_E4M3, _E4M3),
+                (_E4M3, _E2M1),
+                (_E2M1, _E2M1),
+            ),
+            _PAIRS,
+        ),
+        _TWIN,
+    ),
+    layouts=Cell(("list", "stacked"), _TWIN),
+    router_weights=Cell(("FLOAT", "BF16"), _TWIN),
+    mask=Cell(True, _TWIN),
+    activations=Cell(("swiglu", "swiglustep", "swigluoai", "situglu"), _TWIN),
+    clamp=Cell("any", _TWIN),
+    combine_quant_modes=Cell((0, 3, 4), _TWIN),
+    topk_weights_types=Cell((0, 1), _TWIN),
+    combine_comm_modes=Cell((0, 1), _TWIN),
+    max_shared_experts=Cell(4, f"{_TWIN}; operator_readme.txt:584"),
+    mixed_shared=Cell(True, _TWIN),
+    many_buffers=Cell(True, _TWIN),
+)

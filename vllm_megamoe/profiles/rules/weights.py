@@ -1,0 +1,99 @@
+"""The routed experts' weights: use case, list layout, storage formats, scales and biases."""
+
+from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.profiles.limits import Limits
+from vllm_megamoe.profiles.limits.sources import API, ARCH22_91, ARCH22_92, README
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.rules.rule import call_rule
+from vllm_megamoe.profiles.use_cases import UseCase
+
+_FP8 = ("FLOAT8_E5M2", "FLOAT8_E4M3FN")
+_FP4 = "FLOAT4_E2M1"
+
+
+def use_case_of(out: str | None, element: str) -> UseCase | None:
+    """The use case of dispatched rows of type `out` (None for BF16) and weights of type `element`; None for none."""
+    if out in (None, "BF16"):
+        return UseCase.A16W16 if element == "BF16" else None
+    if out == "INT8":
+        return {"INT8": UseCase.A8W8_INT, "INT4": UseCase.A8W4_INT}.get(element)
+    if out == _FP4:
+        return UseCase.A4W4_FP if element == _FP4 else None
+    if element == out:
+        return UseCase.A8W8_FP
+    return UseCase.A8W4_FP if (out, element) == ("FLOAT8_E4M3FN", _FP4) else None
+
+
+def wrong_use_case(name: str, weights: WeightFacts, out: str | None, profile: Profile, limits: Limits) -> Broken | None:
+    """What is wrong with the weights' type; `name` is the argument's."""
+    cell = limits.use_cases
+    case = use_case_of(out, weights.element1)
+    if weights.element2 == weights.element1 and case in cell.value:
+        return None
+    cases = ", ".join(sorted(case.value for case in cell.value))
+    value = f"{weights.element1} and {weights.element2} behind rows of {out or 'BF16'}"
+    silent = ""
+    if profile.name == "950@9.1" and weights.element1 == _FP4:
+        silent = "it reads the FP4 bytes as FP8"
+    remedy = "Convert the weights, or create the buffer for them."
+    return Broken(name, value, f"the types of one of {cases}", cell.source, remedy, silent)
+
+
+def wrong_format(name: str, weights: WeightFacts, out: str | None, limits: Limits) -> Broken | None:
+    """What is wrong with the weights' storage formats."""
+    pair = (None if out == "BF16" else out, weights.element1)
+    allowed, found = limits.formats.value.get(pair, ()), (weights.format1, weights.format2)
+    if not allowed or found in allowed:
+        return None
+    wanted = " or ".join(f"{one} and {other}" for one, other in allowed)
+    silent = ""
+    if weights.element1 == "INT4" and weights.carrier == "INT32":
+        silent = "it takes int32 memory for FRACTAL_NZ whatever it is, and misreads rows"
+    remedy = "Cast both weights with format_cast (on the device torch_npu.npu_format_cast)."
+    return Broken(name, f"{found[0]} and {found[1]}", wanted, limits.formats.source, remedy, silent)
+
+
+@call_rule("use-case")
+def use_case(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Weights and dispatch belong to one use case of the product."""
+    return wrong_use_case("l1_weights", call.routed, buffer.dispatch_quant_out_dtype, profile, limits)
+
+
+@call_rule("format")
+def weight_format(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Storage formats of both weights."""
+    return wrong_format("l1_weights, l2_weights", call.routed, buffer.dispatch_quant_out_dtype, limits)
+
+
+@call_rule("layout")
+def layout(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """One matrix per expert, or one stack."""
+    found = "stacked" if call.routed.stacked else "list"
+    if found in limits.layouts.value:
+        return None
+    words = {"list": "a list of 2-D tensors, one per expert", "stacked": "one 3-D stack of all experts"}
+    remedy = "Unbind the stack." if call.routed.stacked else "Stack the list with torch.stack."
+    return Broken("l1_weights", words[found], words[limits.layouts.value[0]], limits.layouts.source, remedy)
+
+
+@call_rule("weight-scales")
+def weight_scales(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Quantised weights have scales, others have none."""
+    wanted = call.routed.element1 not in ("BF16", "FLOAT")
+    if call.routed.has_scales == wanted:
+        return None
+    value, rule = ("None", "one scale tensor per weight tensor") if wanted else ("given", "None for BF16 weights")
+    source = f"{API}:449-451,468; {README}:550-552,592"
+    return Broken("l1_weights_sf, l2_weights_sf", value, rule, source, "Pass scales with quantised weights only.")
+
+
+@call_rule("bias")
+def bias(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """INT4 needs its compensation, nothing else takes a bias."""
+    wanted = call.routed.element1 == "INT4"
+    if call.routed.has_bias == wanted:
+        return None
+    value, rule = ("None", "the compensation of INT4") if wanted else ("given", "None unless the weights are INT4")
+    source = f"{API}:337-338; {README}:488-489; {ARCH22_91}:943; {ARCH22_92}:1123"
+    remedy = "The bias is 8 times the sum of the weight's integers over K, times its scale, per output channel."
+    return Broken("l1_bias, l2_bias", value, rule, source, remedy)
