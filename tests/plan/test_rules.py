@@ -7,7 +7,7 @@ import pytest
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.rules import check, violations
+from vllm_megamoe.plan.plan import find_violations, make_plan
 
 LAYER = MoeFacts(name="model.layers.3.mlp.experts", num_experts=6, topk=2, hidden=96, intermediate_hidden=64)
 ENGINE = EngineFacts(dtype="bfloat16")
@@ -51,12 +51,18 @@ ILLEGAL = {
         replace(ENGINE, dtype="float32"),
         LAYER,
         {"use_case": "a8w8-int", "requant": "allow"},
-        "float32 with use_case a8w8-int",
+        "float32 with use case a8w8-int",
     ),
     "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
     "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),
     "lossy without consent": (ENGINE, LAYER, {"use_case": "a8w8-int"}, '"requant": "allow"'),
-    "use case of another source": (ENGINE, LAYER, {"use_case": "a8w4-fp"}, "a8w4-fp from BF16 experts"),
+    "use case without a conversion": (ENGINE, LAYER, {"use_case": "a8w4-int"}, "a8w4-int from BF16 experts"),
+    "merged and quantised rows": (
+        ENGINE,
+        LAYER,
+        {"combine_comm_mode": 1, "combine_quant": "e5m2"},
+        "Drop combine_comm_mode or combine_quant",
+    ),
     "gelu": (ENGINE, replace(LAYER, activation=ActivationFacts("gelu")), {}, "activation 'gelu'"),
     "weights on input": (ENGINE, replace(LAYER, router_weight_on_input=True), {}, "apply_router_weight_on_input"),
     "reduced outside": (ENGINE, replace(LAYER, skips_reduction=True), {}, "skip_final_all_reduce"),
@@ -69,31 +75,33 @@ ILLEGAL = {
 @pytest.mark.parametrize("case", LEGAL)
 def test_legal(case: str) -> None:
     engine, layer, options = LEGAL[case]
-    assert violations(engine, [layer], Options(**options)) == []
+    assert find_violations(engine, [layer], Options(**options)) == []
 
 
 @pytest.mark.parametrize("case", ILLEGAL)
 def test_illegal(case: str) -> None:
     engine, layer, options, message = ILLEGAL[case]
     with pytest.raises(ConfigError, match=message):
-        check(engine, [layer], Options(**options))
+        make_plan(engine, [layer], Options(**options))
 
 
 def test_all_violations_come_in_one_error() -> None:
     engine = EngineFacts(dtype="float16", tensor_parallel=4, expert_parallel=True, lora=True)
     layer = replace(LAYER, activation=ActivationFacts("relu2"), has_bias=True)
     with pytest.raises(ConfigError) as caught:
-        check(engine, [layer, replace(layer, name="another")], Options(), ["an option is misspelt."])
+        make_plan(engine, [layer, replace(layer, name="another")], Options(), ["an option is misspelt."])
     text = str(caught.value)
-    for part in ("float16", "6 experts", "LoRA", "relu2", "biases", "misspelt", "another"):
+    for part in ("float16", "6 experts", "LoRA", "relu2", "biases", "misspelt"):
         assert part in text
-    # The engine's violations are the same for both layers and are said once.
+    # The engine's violations are the same for both layers and are said once; so is a rule that both layers break.
     assert text.count("LoRA is on") == 1
+    assert "model.layers.3.mlp.experts and 1 more: activation 'relu2'" in text
+    assert "vllm_megamoe/plan/activation.py" in text
 
 
 def test_the_environments_profile_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a3@9.2")
-    with pytest.raises(ConfigError, match=r"profile = 'a3@9\.2'.*unset VLLM_MEGAMOE_PROFILE"):
-        check(ENGINE, [LAYER], Options())
+    with pytest.raises(ConfigError, match=r"a3@9\.2: ep_world_size=1"):
+        make_plan(ENGINE, [LAYER], Options())
     # An option that the user wrote wins over the environment.
-    check(ENGINE, [LAYER], Options(profile="none"))
+    make_plan(ENGINE, [LAYER], Options(profile="none"))

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
+from vllm_megamoe.profiles.window_size import hccl_buffsize
 
 
 def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> EngineFacts:
@@ -27,6 +28,7 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
         lora=vllm_config.lora_config is not None,
         eplb=parallel.enable_eplb,
         dual_batch_overlap=parallel.enable_dbo,
+        hccl_buffsize_mb=hccl_buffsize(),
     )
 
 

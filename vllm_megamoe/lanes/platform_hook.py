@@ -5,6 +5,7 @@ that the user started and before any worker exists. vLLM offers no registration 
 without `--quantization megamoe` the wrapper only delegates.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,11 @@ from vllm_megamoe.checkpoint.recognise import surely_quantised
 from vllm_megamoe.lanes.cpu_environment import set_cpu_defaults
 from vllm_megamoe.lanes.engine_facts import read_engine
 from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.read_config import read_layers
-from vllm_megamoe.plan.rules import check
+from vllm_megamoe.plan.screen import render
+
+logger = logging.getLogger(__name__)
 
 _MARK = "_vllm_megamoe_wrapped"
 
@@ -37,7 +41,7 @@ def install() -> None:
 
 
 def before_platform(vllm_config: Any) -> None:
-    """Check the whole configuration and prepare the environment.
+    """Plan the whole model, show the plan and prepare the environment.
 
     Raises:
         ConfigError: with every violated rule, before an engine process or a weight is touched.
@@ -54,7 +58,11 @@ def before_platform(vllm_config: Any) -> None:
     side_files = vllm_config.quant_config.side_files
     format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1), side_files)
     layers = read_layers(config, lambda name: format_name or "bf16")
-    check(read_engine(vllm_config), layers, options, wrong)
+    # A checkpoint's draft layers are loaded only where the user asked for speculation.
+    served = [layer for layer in layers if not layer.draft or vllm_config.speculative_config is not None]
+    plan = make_plan(read_engine(vllm_config), served, options, wrong)
+    if plan.layers:
+        logger.info("%s", render(plan))
     set_cpu_defaults(vllm_config.parallel_config)
 
 

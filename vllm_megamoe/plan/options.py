@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.choice import profile_from_environment
+from vllm_megamoe.profiles.choice import choose_profile
 
 KEY = "megamoe"
 
@@ -46,7 +46,7 @@ class Options(BaseModel):
     @property
     def chosen_profile(self) -> str:
         """The profile that holds: the option, else the environment's, else `none`."""
-        return self.profile or profile_from_environment()
+        return choose_profile(self.profile)
 
     @classmethod
     def parse(cls, additional_config: object) -> "Options":

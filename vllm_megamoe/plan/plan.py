@@ -1,59 +1,79 @@
-"""The plan: every decision about a layer, taken once from facts and options, before a weight is read."""
+"""The plan: every decision, taken once from facts, options and profile, before a weight is read."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
 
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts, Tokens
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.decide import decide
+from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
+from vllm_megamoe.plan.one_configuration import one_configuration
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.rules import check
-from vllm_megamoe.profiles.use_cases import UseCase
+from vllm_megamoe.plan.violation import Violation
+from vllm_megamoe.profiles.profile import find_profile
+
+__all__ = ["LayerPlan", "Plan", "draft_plan", "find_violations", "make_plan", "plan_layer"]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPlan:
-    """How one layer runs.
+def make_plan(
+    engine: EngineFacts, layers: Iterable[MoeFacts], options: Options, wrong_options: Iterable[str] = ()
+) -> Plan:
+    """Plan a whole model.
 
-    Attributes:
-        facts: the layer it was made for.
-        use_case: the operator scenario.
-        activation, activation_clamp: what the call passes; always explicit.
-        ep_size: ranks of the communicator.
-        experts_per_rank: routed experts that a rank holds.
-        tokens: whether the rows are replicated over the ranks, and so are split before the call.
-        num_max_tokens_per_rank: rows that one call may bring.
-        profile, backend: as chosen.
+    Args:
+        wrong_options: sentences about options that could not be read; they come in the same error.
+
+    Raises:
+        ConfigError: with every violated rule of every layer and its remedy.
     """
-
-    facts: MoeFacts
-    use_case: UseCase
-    activation: str
-    activation_clamp: float | None
-    ep_size: int
-    experts_per_rank: int
-    tokens: Tokens
-    num_max_tokens_per_rank: int
-    profile: str
-    backend: str
+    plan, found = draft_plan(engine, layers, options)
+    _refuse([*wrong_options, *map(str, found)])
+    return plan
 
 
 def plan_layer(engine: EngineFacts, layer: MoeFacts, options: Options) -> LayerPlan:
-    """Decide for one layer.
+    """The same decisions for one layer, as the running engine has it.
 
     Raises:
         ConfigError: with every violated rule and its remedy.
     """
-    check(engine, [layer], options)
-    ranks = engine.ep_size
-    # Rows that tensor-parallel ranks share are split over them, so each call brings a share of the step's rows.
-    shares = engine.tensor_parallel if engine.expert_parallel else 1
-    return LayerPlan(
-        facts=layer,
-        use_case=UseCase.A16W16 if options.use_case == "auto" else UseCase(options.use_case),
-        activation="swiglu",
-        activation_clamp=layer.activation.limit or None,
-        ep_size=ranks,
-        experts_per_rank=layer.num_experts // ranks,
-        tokens=engine.tokens,
-        num_max_tokens_per_rank=-(-engine.max_num_batched_tokens // shares),
-        profile=options.chosen_profile,
-        backend=options.backend,
-    )
+    return make_plan(engine, [layer], options).layers[0]
+
+
+def find_violations(engine: EngineFacts, layers: Iterable[MoeFacts], options: Options) -> list[Violation]:
+    """Every violated rule, none of them raised."""
+    return draft_plan(engine, layers, options)[1]
+
+
+def draft_plan(engine: EngineFacts, layers: Iterable[MoeFacts], options: Options) -> tuple[Plan, list[Violation]]:
+    """What can be planned, beside every rule that is violated.
+
+    Raises:
+        ConfigError: the profile's name, from which all else follows, is unknown.
+    """
+    profile = find_profile(options.chosen_profile, options.topology)
+    decided = [decide(engine, layer, profile, options) for layer in layers]
+    plans = tuple(plan for plan, _ in decided if plan is not None)
+    found = [violation for _, violations in decided for violation in violations]
+    found += one_configuration(plans, profile)
+    return Plan(engine, options, profile, plans), _merge(found)
+
+
+def _merge(found: Iterable[Violation]) -> list[Violation]:
+    """Say a rule once that many layers break, with the first of them and their number."""
+    places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for violation in found:
+        where = places[violation.got, violation.wanted, violation.remedy]
+        if violation.where not in where:
+            where.append(violation.where)
+    return [
+        Violation(where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more", *rule)
+        for rule, where in places.items()
+    ]
+
+
+def _refuse(sentences: list[str]) -> None:
+    if sentences:
+        lines = [f"--quantization megamoe cannot serve this, {len(sentences)} rule(s) violated:"]
+        lines += [f"  {i}. {sentence}" for i, sentence in enumerate(sentences, 1)]
+        raise ConfigError("\n".join(lines))

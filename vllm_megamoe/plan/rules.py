@@ -3,34 +3,20 @@
 All of them run before a weight is read, and all violations come in one error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.activation import ACTIVATIONS
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.violation import Violation
+from vllm_megamoe.profiles.profile import Profile
 
-SUPPORTED_ACTIVATIONS = ("silu",)
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken rule: where, what came, what was wanted, what to do."""
-
-    where: str
-    got: str
-    wanted: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.got}; wanted {self.wanted}. {self.remedy}"
+Rule = Callable[[EngineFacts, MoeFacts, Profile, Options], Iterator[Violation]]
 
 
-Rule = Callable[[EngineFacts, MoeFacts, Options], Iterator[Violation]]
-
-
-def parallel(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
+def parallel(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """The operator is expert parallel only: each rank holds whole experts, the same number on every rank."""
+    del profile, options
     ranks = engine.tensor_parallel * engine.data_parallel
     if ranks > 1 and not engine.expert_parallel:
         yield Violation(
@@ -63,26 +49,16 @@ def parallel(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator
         )
 
 
-def dtype(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
+def dtype(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """The operator takes bfloat16 rows (op tiling); float32 exists in the twin only, to compare with other code."""
-    del layer
-    if engine.dtype == "bfloat16":
-        return
-    twin_only = engine.dtype == "float32" and options.chosen_profile == "none"
-    if not twin_only:
+    del layer, options
+    if engine.dtype != "bfloat16" and (engine.dtype != "float32" or profile.product != "none"):
         yield Violation("dtype", engine.dtype, "bfloat16", "Add --dtype bfloat16.")
-    elif options.use_case not in ("auto", "a16w16"):
-        yield Violation(
-            "dtype",
-            f"float32 with use_case {options.use_case}",
-            "bfloat16 (float32 is the twin's a16w16 without roundings)",
-            "Add --dtype bfloat16, or drop use_case.",
-        )
 
 
-def expert_weights(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
-    """No bias of a model has a place in the operator; the experts' format must map to the use case."""
-    del engine
+def expert_weights(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
+    """No bias of a model has a place in the operator; the experts' format must be one that can be loaded."""
+    del engine, profile, options
     if layer.has_bias:
         yield Violation(
             layer.name,
@@ -97,37 +73,25 @@ def expert_weights(engine: EngineFacts, layer: MoeFacts, options: Options) -> It
             "BF16 experts; this format cannot be loaded yet",
             "Use the BF16 checkpoint, or leave the experts out of its quantisation.",
         )
-    if options.use_case == "a8w8-int" and options.requant != "allow":
-        yield Violation(
-            "use_case",
-            "a8w8-int from BF16 experts is lossy (about 1.4 % of the weights' rms)",
-            "consent to it",
-            'Add "requant": "allow" to the megamoe options, or drop use_case.',
-        )
-    if options.use_case not in ("auto", "a16w16", "a8w8-int"):
-        yield Violation(
-            "use_case",
-            f"{options.use_case} from BF16 experts",
-            "a16w16 or a8w8-int; no other conversion is built yet",
-            "Drop use_case or choose one of these.",
-        )
 
 
-def activation(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
+def activation(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """The operator multiplies a gated activation; GELU, ReLU2 and ungated experts have no name in it."""
-    del engine, options
-    if layer.activation.name not in SUPPORTED_ACTIVATIONS:
+    del engine, profile, options
+    if layer.activation.name not in ACTIVATIONS:
         yield Violation(
             layer.name,
             f"activation {layer.activation.name!r}",
-            f"one of {', '.join(SUPPORTED_ACTIVATIONS)}",
-            "Serve this model without --quantization megamoe.",
+            f"one of {', '.join(ACTIVATIONS)}",
+            "The operator has swiglu, swiglustep, swigluoai and situglu: if this is one of them by another name, add "
+            f"a row {layer.activation.name!r} to ACTIVATIONS in vllm_megamoe/plan/activation.py; else serve this model "
+            "without --quantization megamoe.",
         )
 
 
-def layer_semantics(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
+def layer_semantics(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """What the surrounding model does with the rows must match a layer whose output is complete per token."""
-    del engine, options
+    del engine, profile, options
     if layer.router_weight_on_input:
         yield Violation(
             layer.name,
@@ -144,9 +108,9 @@ def layer_semantics(engine: EngineFacts, layer: MoeFacts, options: Options) -> I
         )
 
 
-def features(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
+def features(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """Features that move, patch or overlap the experts while the operator holds them."""
-    del layer, options
+    del layer, profile, options
     named = [
         (engine.lora, "LoRA", "--enable-lora"),
         (engine.eplb, "expert-parallel load balancing", "--enable-eplb"),
@@ -157,22 +121,15 @@ def features(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator
             yield Violation("features", f"{name} is on", "experts that stay as loaded", f"Drop {flag}.")
 
 
-def not_built_yet(engine: EngineFacts, layer: MoeFacts, options: Options) -> Iterator[Violation]:
-    """Options whose names are fixed but whose work is not done are refused, never ignored."""
-    del engine, layer
-    done = {"use_case", "requant", "profile", "backend"}
-    for name, field in Options.model_fields.items():
-        value = getattr(options, name)
-        if name not in done and value != field.default:
-            yield Violation(
-                "options", f"{name} = {value!r}", f"{field.default!r}", f"Drop {name}: it has no effect yet."
-            )
-    if options.chosen_profile != "none":
+def modes(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
+    """Options of the operator that exclude each other on every product."""
+    del engine, layer, profile
+    if options.combine_comm_mode == 1 and options.combine_quant != "none":
         yield Violation(
             "options",
-            f"profile = {options.chosen_profile!r}",
-            "'none'",
-            "Product limits are not built yet: drop profile, or unset VLLM_MEGAMOE_PROFILE.",
+            f"combine_comm_mode = 1 with combine_quant = {options.combine_quant!r}",
+            "one of the two (operator_readme.txt, combineCommMode)",
+            "Drop combine_comm_mode or combine_quant.",
         )
 
 
@@ -183,20 +140,6 @@ RULES: tuple[Rule, ...] = (
     activation,
     layer_semantics,
     features,
-    not_built_yet,
+    modes,
 )
-
-
-def violations(engine: EngineFacts, layers: Iterable[MoeFacts], options: Options) -> list[Violation]:
-    """Run every rule on every layer; the same sentence is said once."""
-    found = [v for layer in layers for rule in RULES for v in rule(engine, layer, options)]
-    return list(dict.fromkeys(found))
-
-
-def check(engine: EngineFacts, layers: Iterable[MoeFacts], options: Options, wrong_options: Iterable[str] = ()) -> None:
-    """Raise one ConfigError that holds every violation, wrong options included."""
-    found = [*wrong_options, *map(str, violations(engine, layers, options))]
-    if found:
-        lines = [f"--quantization megamoe cannot serve this, {len(found)} rule(s) violated:"]
-        lines += [f"  {i}. {sentence}" for i, sentence in enumerate(found, 1)]
-        raise ConfigError("\n".join(lines))
+"""Rules of every product; those of one product come from its profile."""

@@ -8,7 +8,7 @@ _GIB, _MIB = 1 << 30, 1 << 20
 
 
 def render(plan: Plan) -> str:
-    """One line for the engine, then a block for each kind of layer; layers that differ only in their number share it."""
+    """One line for the engine, then a block for each kind of layer; layers that are planned alike share one."""
     engine = plan.engine
     ranks = f"tensor parallel {engine.tensor_parallel}, data parallel {engine.data_parallel}, {engine.ep_size} ranks"
     lines = [f"megamoe plan: profile {plan.profile.name}{_topology(plan)}, {ranks}, {len(plan.layers)} MoE layers"]
