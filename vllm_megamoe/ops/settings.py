@@ -12,6 +12,7 @@ from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.profiles.choice import profile_from_environment
 
 Backend = Literal["auto", "cann", "cpu"]
+Topology = Literal["auto", "mte", "urma"]
 
 TIMEOUT_VARIABLE = "VLLM_MEGAMOE_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 300.0
@@ -34,6 +35,7 @@ class Settings:
 
     Attributes:
         profile: product and operator revision whose limits hold; `none` takes all that the documents describe.
+        topology: of a 950 communicator, `mte` inside one UB domain, `urma` across super-nodes; `auto` as it is found.
         numerics: the device's rounding points, or the documents' formulas, and a switch for each open question.
         backend: `auto` takes the CANN package where an NPU is present, else the CPU twin.
         timeout_s: seconds that a rank waits for the others once a first call on the buffer has completed.
@@ -43,6 +45,7 @@ class Settings:
     """
 
     profile: str = field(default_factory=profile_from_environment)
+    topology: Topology = "auto"
     numerics: Numerics = field(default_factory=Numerics)
     backend: Backend = "auto"
     timeout_s: float = field(default_factory=_timeout)
@@ -51,6 +54,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise ConfigError(f"backend={self.backend!r}; wanted one of {', '.join(get_args(Backend))}.")
+        if self.topology not in get_args(Topology):
+            raise ConfigError(f"topology={self.topology!r}; wanted one of {', '.join(get_args(Topology))}.")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s={self.timeout_s!r}; wanted a number of seconds above 0.")
 
