@@ -88,5 +88,5 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         if model_layers.is_moe(layer):
             return model_layers.moe_method(layer, self.section, self.side_files)
         if self.inner is not None:
-            return self.inner.get_quant_method(layer, prefix)
-        return model_layers.unquantised(layer)
+            return model_layers.watched(self.inner.get_quant_method(layer, prefix))
+        return model_layers.watched(model_layers.unquantised(layer))

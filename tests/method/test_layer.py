@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vllm_megamoe.method.buffers import buffer_for, close_buffers
+from vllm_megamoe.method.buffers import close_buffers, open_handle
 from vllm_megamoe.method.layer_state import LayerState
-from vllm_megamoe.method.load_weights import convert_dense, operand_bytes
+from vllm_megamoe.method.load_weights import convert_experts, operand_bytes
 from vllm_megamoe.method.seat import Seat
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
@@ -55,8 +55,8 @@ def run(problem: Problem, **options: str) -> tuple[Tensor, LayerState]:
     facts = MoeFacts("layer", EXPERTS, TOPK, HIDDEN, WIDTH)
     engine = EngineFacts(dtype="bfloat16", max_num_batched_tokens=64)
     plan = plan_layer(engine, facts, Options.model_validate(options))
-    operands = convert_dense(problem.w13.clone(), problem.w2.clone(), plan.use_case)
-    state = LayerState("layer", plan, ALONE, operands, buffer_for(plan, ALONE))
+    operands = convert_experts(problem.w13.clone(), problem.w2.clone(), plan)
+    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE).buffer)
     return state.run(problem.x, problem.ids, problem.weights), state
 
 
@@ -154,7 +154,7 @@ def test_bf16_operands_take_the_memory_of_the_loaded_weights(problem: Problem) -
     """B64: weights must not be held twice."""
     w13, w2 = problem.w13.clone(), problem.w2.clone()
     plan = plan_layer(EngineFacts(dtype="bfloat16"), MoeFacts("l", EXPERTS, TOPK, HIDDEN, WIDTH), Options())
-    operands = convert_dense(w13, w2, plan.use_case)
+    operands = convert_experts(w13, w2, plan)
     inside = range(w13.data_ptr(), w13.data_ptr() + w13.nbytes)
     assert all(matrix.data_ptr() in inside for matrix in operands.l1)
     assert all(matrix.is_contiguous() for matrix in (*operands.l1, *operands.l2))
@@ -181,5 +181,5 @@ def test_x_and_router_stay_untouched(problem: Problem) -> None:
 def test_more_rows_than_planned_are_refused(problem: Problem) -> None:
     _, state = run(problem)
     rows = problem.x.repeat(2, 1), problem.ids.repeat(2, 1), problem.weights.repeat(2, 1)
-    with pytest.raises(ValueError, match=r"74 rows in one call.*planned for 64"):
+    with pytest.raises(ValueError, match=r"74 rows in one step.*planned for 64"):
         state.run(*rows)

@@ -12,6 +12,7 @@ from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMetho
 from vllm_megamoe.checkpoint.recognise import experts_format
 from vllm_megamoe.lanes.engine_facts import expert_names, read_engine, read_layer
 from vllm_megamoe.lanes.parallel_state import check_placement, read_seat
+from vllm_megamoe.lanes.shared_experts import spare_fused, take_shared
 from vllm_megamoe.method import layer_op
 from vllm_megamoe.method.layer_state import LayerState
 from vllm_megamoe.method.moe_method import MegaMoeMethod
@@ -29,6 +30,11 @@ def unquantised(layer: torch.nn.Module) -> UnquantizedLinearMethod | None:
     return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
 
 
+def watched(method: Any) -> Any:
+    """The method of a layer without experts, which may turn out to be part of a shared MLP that is fused."""
+    return spare_fused(method) if isinstance(method, UnquantizedLinearMethod) else method
+
+
 def moe_method(
     layer: Any, section: Mapping[str, Any] | None, side_files: Mapping[str, Mapping[str, Any]]
 ) -> MegaMoeMethod:
@@ -44,7 +50,7 @@ def moe_method(
     plan = plan_layer(engine, facts, Options.parse(vllm_config.additional_config))
     check_placement(layer)
     layer_op.set_finder(_find)
-    return MegaMoeMethod(layer.moe_config, plan, read_seat(layer.moe_config))
+    return MegaMoeMethod(layer.moe_config, plan, read_seat(layer.moe_config), take_shared)
 
 
 def _find(layer_name: str) -> LayerState:

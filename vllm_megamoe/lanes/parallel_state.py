@@ -1,11 +1,14 @@
 """The layer's seat out of vLLM's parallel state (vLLM 0.32)."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from vllm.distributed import get_ep_group
+from vllm.forward_context import get_forward_context
 
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.errors import ConfigError, PeerError
 from vllm_megamoe.method.seat import Seat
 
 
@@ -25,7 +28,33 @@ def read_seat(moe_config: Any) -> Seat:
             f"the layer says expert-parallel rank {parallel.ep_rank} of {parallel.ep_size}, the communicator "
             f"{group.rank_in_group} of {group.world_size}; wanted the same. This vLLM build is not supported."
         )
-    return Seat(group=group.device_group, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
+    seat = Seat(group=group.device_group, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
+    if parallel.dp_size == 1:
+        return seat
+    return replace(seat, largest_rows=partial(largest_rows, parallel.sp_size))
+
+
+def largest_rows(sp_size: int, rows: int) -> int:
+    """The largest number of rows that a rank brings to a MoE layer in the step that runs.
+
+    vLLM exchanges the data-parallel ranks' numbers on the host before every step, so this costs no collective.
+
+    Args:
+        sp_size: tensor-parallel ranks that a sequence-parallel model splits its rows over, each getting the ceiling.
+        rows: this rank's, for the message.
+
+    Raises:
+        PeerError: vLLM exchanged nothing, so ranks cannot agree on the number of calls (B15).
+    """
+    exchanged = get_forward_context().dp_metadata
+    if exchanged is None:
+        raise PeerError(
+            f"this rank brings {rows} rows and vLLM has not exchanged the data-parallel ranks' numbers for this step; "
+            "the operator needs the same number of calls on all ranks. Do not turn off the exchange between "
+            "data-parallel ranks."
+        )
+    most: int = max(exchanged.num_tokens_across_dp_cpu.tolist())
+    return -(-most // sp_size)
 
 
 def check_placement(layer: Any) -> None:

@@ -1,53 +1,64 @@
-"""Stacked weights as vLLM loads them -> the operator's operands, one expert at a time."""
+"""Weights as vLLM loads them -> the operator's operands, one expert at a time, as the plan says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
+from vllm_megamoe.layout.cast import stack_experts
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.layout.operands import ExpertOperands, to_operands
-from vllm_megamoe.numerics.int8 import quantise_weight
+from vllm_megamoe.method.gate_up import in_halves
+from vllm_megamoe.method.pad_experts import pad_experts
+from vllm_megamoe.method.quantise_experts import quantise_expert
+from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.use_cases import UseCase
-from vllm_megamoe.weights import DenseExperts, Experts, IntExperts
+
+Weights = list[Tensor] | Tensor
+"""A matrix for each expert, or one stack of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOperands:
-    """Operands of a layer in the operator's per-expert lists; an absent kind is None."""
+    """Operands of a layer as a call passes them; an absent kind is None."""
 
-    l1: list[Tensor]
-    l2: list[Tensor]
-    l1_sf: list[Tensor] | None
-    l2_sf: list[Tensor] | None
-    l1_bias: list[Tensor] | None
-    l2_bias: list[Tensor] | None
+    l1: Weights
+    l2: Weights
+    l1_sf: Weights | None
+    l2_sf: Weights | None
+    l1_bias: Weights | None
+    l2_bias: Weights | None
 
 
-def convert_dense(w13: Tensor, w2: Tensor, use_case: UseCase) -> LayerOperands:
-    """BF16 (or float32) experts into operands.
+def convert_experts(w13: Tensor, w2: Tensor, plan: LayerPlan, *, interleaved: bool = False) -> LayerOperands:
+    """BF16 (or float32) experts into operands of the plan's use case and sizes.
+
+    At no time does more than one expert exist in an intermediate form.
 
     Args:
-        w13: [E, 2I, H], gate rows first. Its storage is reused where an operand has the same size, so that no second
-            copy of a layer ever exists; the caller must drop its own view of it.
+        w13: [E, 2I, H]. Where an operand has the same bytes as its source (A16W16, nothing padded) it moves into the
+            source's memory, so that no second copy of a layer ever exists; the caller must drop its own view of it.
+            A quantised or padded operand needs memory of its own beside the source until the caller drops that.
         w2: [E, H, I], likewise.
-        use_case: a16w16 keeps the values; a8w8-int quantises (symmetric, per output channel, amax/127, half-even).
+        plan: of the layer.
+        interleaved: gate and up rows alternate.
     """
+    keeps = plan.use_case is UseCase.A16W16 and not plan.padding
     found: list[ExpertOperands] = []
     for e in range(w13.shape[0]):
-        expert: Experts = DenseExperts(w13[e : e + 1], w2[e : e + 1])
-        if use_case is UseCase.A8W8_INT:
-            expert = _quantise(w13[e], w2[e])
-        (operands,) = to_operands(expert, use_case)
-        if use_case is UseCase.A16W16:
-            operands = ExpertOperands(_settle(operands.l1, w13[e]), _settle(operands.l2, w2[e]), None, None, None, None)
+        gate_up = in_halves(w13[e]) if interleaved else w13[e]
+        expert = quantise_expert(gate_up, w2[e], plan.use_case)
+        expert = pad_experts(expert, plan.padding.hidden, plan.padding.intermediate_hidden)
+        (operands,) = to_operands(expert, plan.use_case)
+        if keeps:
+            operands = ExpertOperands(_settle(operands.l1, w13[e]), _settle(operands.l2, w2[e]))
         found.append(operands)
-    return _lists(found)
+    return _columns(found, stacked_only(plan.profile))
 
 
-def _quantise(w13: Tensor, w2: Tensor) -> IntExperts:
-    q13, s13 = quantise_weight(w13.float())
-    q2, s2 = quantise_weight(w2.float())
-    return IntExperts(q13[None], s13[None], q2[None], s2[None], bits=8)
+def stacked_only(profile: Profile) -> bool:
+    """950 takes lists of matrices since 2026-08 only (op history cc4aa6868); A2/A3 take nothing else (B28)."""
+    return profile.is_950 and profile.revision == "9.1"
 
 
 def _settle(operand: Tensor, home: Tensor) -> Tensor:
@@ -57,22 +68,18 @@ def _settle(operand: Tensor, home: Tensor) -> Tensor:
     return place
 
 
-def _lists(found: list[ExpertOperands]) -> LayerOperands:
-    def column(name: str) -> list[Tensor] | None:
+def _columns(found: list[ExpertOperands], stacked: bool) -> LayerOperands:
+    def column(name: str) -> Weights | None:
         values = [getattr(operands, name) for operands in found]
-        return None if any(value is None for value in values) else values
+        if any(value is None for value in values):
+            return None
+        return stack_experts(values) if stacked else values
 
-    return LayerOperands(
-        l1=[operands.l1 for operands in found],
-        l2=[operands.l2 for operands in found],
-        l1_sf=column("l1_sf"),
-        l2_sf=column("l2_sf"),
-        l1_bias=column("l1_bias"),
-        l2_bias=column("l2_bias"),
-    )
+    return LayerOperands(**{field.name: column(field.name) for field in fields(LayerOperands)})  # type: ignore[arg-type]
 
 
 def operand_bytes(operands: LayerOperands) -> int:
     """Bytes that a layer's operands hold, the blocks' padding included."""
-    lists = (operands.l1, operands.l2, operands.l1_sf, operands.l2_sf, operands.l1_bias, operands.l2_bias)
-    return sum(inner(tensor).nbytes for tensors in lists if tensors for tensor in tensors)
+    held = [getattr(operands, field.name) for field in fields(LayerOperands)]
+    lists = [[weights] if isinstance(weights, Tensor) else weights for weights in held if weights is not None]
+    return sum(inner(tensor).nbytes for tensors in lists for tensor in tensors)

@@ -1,6 +1,7 @@
 """The quantisation method that vLLM calls for each MoE layer."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,15 +16,19 @@ from vllm.model_executor.utils import set_weight_attrs
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.method import layer_op
-from vllm_megamoe.method.buffers import buffer_for
+from vllm_megamoe.method.buffers import open_handle
 from vllm_megamoe.method.kernel_flags import make_kernel
 from vllm_megamoe.method.layer_state import LayerState
 from vllm_megamoe.method.load_report import REPORT
-from vllm_megamoe.method.load_weights import convert_dense, operand_bytes
+from vllm_megamoe.method.load_weights import convert_experts, operand_bytes
 from vllm_megamoe.method.seat import Seat
-from vllm_megamoe.plan.plan import LayerPlan
+from vllm_megamoe.method.shared_weights import convert_shared
+from vllm_megamoe.plan.layer_plan import LayerPlan
 
 logger = logging.getLogger(__name__)
+
+TakeShared = Callable[[str, LayerPlan], tuple[Tensor, Tensor]]
+"""(layer's name, plan) -> the shared MLP's w13 [2S, H] and w2 [H, S], whole; vLLM's own path is off from then on."""
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -35,12 +40,14 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         moe: vLLM's configuration of the layer.
         plan: ours.
         seat: the layer's communicator.
+        take_shared: how to get the shared MLP of a layer whose plan fuses it.
     """
 
-    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat) -> None:
+    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat, take_shared: TakeShared) -> None:
         super().__init__(moe)
         self.plan = plan
         self.seat = seat
+        self.take_shared = take_shared
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
 
@@ -79,23 +86,29 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
                 f"{layer.layer_name}: weights were loaded a second time, but the operator's operands replaced the "
                 "parameters. Restart the engine to load other weights."
             )
-        operands = convert_dense(layer.w13_weight.data, layer.w2_weight.data, self.plan.use_case)
-        for name in ("w13_weight", "w2_weight"):
-            empty = torch.empty(0, dtype=getattr(layer, name).dtype)
-            setattr(layer, name, torch.nn.Parameter(empty, requires_grad=False))
-        buffer = buffer_for(self.plan, self.seat)
-        layer.mega_moe = LayerState(layer.layer_name, self.plan, self.seat, operands, buffer)
-        layer.mega_moe_buffer = buffer
+        plan, name = self.plan, layer.layer_name
+        w13, w2 = layer.w13_weight.data, layer.w2_weight.data
+        operands = convert_experts(w13, w2, plan, interleaved=plan.facts.gate_up_interleaved)
+        del w13, w2
+        for parameter in ("w13_weight", "w2_weight"):
+            empty = torch.empty(0, dtype=getattr(layer, parameter).dtype)
+            setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
+        shared = convert_shared(*self.take_shared(name, plan), plan) if plan.shared.mode == "fused" else None
+        handle = open_handle(name, plan, self.seat)
+        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle.buffer, shared)
+        layer.mega_moe_buffer = handle.buffer
         layer.mega_moe_report = REPORT.watch(layer.mega_moe)
         logger.info(
-            "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d bytes=%d num_max_tokens_per_rank=%d",
-            layer.layer_name,
-            self.plan.use_case.value,
+            "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
+            "num_max_tokens_per_rank=%d",
+            name,
+            plan.use_case.value,
             self.seat.rank,
             self.seat.size,
-            self.plan.experts_per_rank,
-            operand_bytes(operands),
-            self.plan.num_max_tokens_per_rank,
+            plan.experts_per_rank,
+            plan.shared.pieces if shared else 0,
+            operand_bytes(operands) + (operand_bytes(shared) if shared else 0),
+            plan.num_max_tokens_per_rank,
         )
 
     def apply(
@@ -107,6 +120,6 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         shared_experts: Any,
         shared_experts_input: Tensor | None,
     ) -> Tensor:
-        """One operator call for the whole layer; shared experts stay with vLLM's runner, which adds them."""
+        """The whole layer; shared experts that are not fused stay with vLLM's runner, which adds them."""
         y: Tensor = layer_op.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
         return y

@@ -1,4 +1,4 @@
-"""Where a layer sits in the running engine: its communicator and who else brings the same rows."""
+"""Where a layer sits in the running engine: its communicator, and what the other ranks bring."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
+
+
+def _own(rows: int) -> int:
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +20,15 @@ class Seat:
         group: the expert-parallel process group, None for a single rank.
         rank, size: this rank's place in it.
         all_gather: rows [t, H] of every rank -> [size * t, H] in rank order, over the same ranks.
+        largest_rows: this rank's rows in the step that is running -> those of the rank that brings most; the same
+            number on all ranks, known to the host without a collective.
     """
 
     group: ProcessGroup | None
     rank: int
     size: int
     all_gather: Callable[[Tensor], Tensor]
+    largest_rows: Callable[[int], int] = _own
 
 
 def share_of(rows: int, seat: Seat) -> tuple[int, int, int]:

@@ -1,0 +1,112 @@
+"""A layer's shared MLP inside vLLM: kept as loaded, handed over whole, and taken off the runner's own path (vLLM 0.32).
+
+vLLM's CPU linears pack their weights for the processor's matrix units and empty the parameter while weights are
+processed, and a shared MLP comes before its routed experts; so the linears of a fused MLP must be left alone.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import get_current_vllm_config
+from vllm.distributed import tensor_model_parallel_all_gather
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.method.moe_method import MegaMoeMethod
+from vllm_megamoe.plan.layer_plan import LayerPlan
+
+_REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
+
+
+def spare_fused(method: Any) -> Any:
+    """Make a linear's method leave the weights as loaded when they belong to a fused MLP.
+
+    The method's class stays: vLLM chooses the weight loader by its name.
+    """
+    process = method.process_weights_after_loading
+
+    def process_unless_fused(layer: torch.nn.Module) -> None:
+        if not _is_fused(layer):
+            process(layer)
+
+    method.process_weights_after_loading = process_unless_fused
+    return method
+
+
+def _is_fused(linear: torch.nn.Module) -> bool:
+    return any(linear is part for runner in _runners() if _fuses(runner) for part in _mlp(runner).modules())
+
+
+def _runners() -> list[Any]:
+    context = get_current_vllm_config().compilation_config.static_forward_context
+    return [layer for layer in context.values() if getattr(layer, "_shared_experts", None) is not None]
+
+
+def _fuses(runner: Any) -> bool:
+    method = runner.routed_experts.quant_method
+    return isinstance(method, MegaMoeMethod) and method.plan.shared.mode == "fused"
+
+
+def _mlp(runner: Any) -> torch.nn.Module:
+    mlp: torch.nn.Module = runner._shared_experts._layer
+    return mlp
+
+
+def take_shared(layer_name: str, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+    """The layer's shared MLP, w13 [2S, H] gate rows first and w2 [H, S], whole on every rank.
+
+    From then on vLLM's runner neither runs it nor multiplies its part of the output by the routed scaling factor
+    (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
+
+    Raises:
+        ConfigError: the runner or its MLP is not built as in vLLM 0.32.
+    """
+    runner = get_current_vllm_config().compilation_config.static_forward_context[layer_name]
+    if getattr(runner, "_shared_experts", None) is None:
+        raise ConfigError(f"{layer_name}: vLLM's runner has no shared experts, the plan wanted to fuse them. {_REMEDY}")
+    gate_up, down = (_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear))
+    weights = _whole_gate_up(gate_up), _whole_down(down)
+    for linear in (gate_up, down):
+        linear.weight = torch.nn.Parameter(torch.empty(0, dtype=linear.weight.dtype), requires_grad=False)
+    _detach(runner, layer_name, plan.fold_scaling)
+    return weights
+
+
+def _only(runner: Any, layer_name: str, kind: type) -> Any:
+    """The MLP's one linear of a kind, with its weight as loaded and no bias."""
+    found = [part for part in _mlp(runner).modules() if isinstance(part, kind)]
+    if len(found) != 1 or found[0].bias is not None or found[0].weight.dim() != 2:
+        raise ConfigError(
+            f"{layer_name}: the shared experts hold {len(found)} {kind.__name__}; wanted one, without bias and with "
+            f"its weight as loaded. {_REMEDY}"
+        )
+    return found[0]
+
+
+def _whole_gate_up(linear: Any) -> Tensor:
+    """Each rank's shard is [gate rows, up rows]; the whole has all gate rows first."""
+    weight: Tensor = linear.weight.data
+    if linear.tp_size == 1:
+        return weight
+    shards: Tensor = tensor_model_parallel_all_gather(weight, dim=0).view(linear.tp_size, 2, -1, weight.shape[1])
+    return shards.transpose(0, 1).reshape(-1, weight.shape[1])
+
+
+def _whole_down(linear: Any) -> Tensor:
+    weight: Tensor = linear.weight.data
+    if linear.tp_size == 1:
+        return weight
+    whole: Tensor = tensor_model_parallel_all_gather(weight.contiguous(), dim=1)
+    return whole
+
+
+def _detach(runner: Any, layer_name: str, fold_scaling: float) -> None:
+    if runner.routed_scaling_factor != fold_scaling:
+        raise ConfigError(
+            f"{layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan wanted "
+            f"{fold_scaling:g} to move onto the router weights. {_REMEDY}"
+        )
+    runner.routed_scaling_factor = 1.0
+    runner._shared_experts = None
+    runner._forward_entry = runner._select_forward()
