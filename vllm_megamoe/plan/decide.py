@@ -47,7 +47,7 @@ def decide(
     found += wrong_capacity
     plan = _plan(engine, layer, profile, options, choice, activation, shared, padding, capacity)
     masked = capacity.pad == "dp_max" and (engine.data_parallel > 1 or engine.tokens == "replicated")
-    call = call_facts(choice.use_case, padding, plan.buffer, activation, shared, engine.dtype, masked)
+    call = call_facts(plan, engine.dtype, masked)
     broken = [*broken_by_buffer(profile, plan.buffer), *broken_by_call(profile, plan.buffer, call)]
     found += [of_product(profile.name, rule) for rule in broken]
     found += _window(engine, profile, plan.hccl_buffsize_mb)
@@ -124,6 +124,8 @@ def _plan(
         activation=activation,
         shared=shared,
         fold_scaling=layer.routed_scaling_factor if folds else 1.0,
+        # A list keeps each expert movable; only where the product takes none, a stack is made.
+        stacked="list" not in limits_of(profile).layouts.value,
         padding=padding,
         capacity=capacity,
         buffer=buffer,

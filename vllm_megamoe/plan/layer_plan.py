@@ -25,6 +25,7 @@ class LayerPlan:
         shared: where the shared experts run.
         fold_scaling: factor that the method multiplies onto the router weights because the runner's own multiplication
             of the output would also reach the fused shared experts; 1.0 for none.
+        stacked: whether weights go as one stack instead of a list with a tensor per expert.
         padding: sizes as the operator gets them.
         capacity: rows of a step and of a call.
         buffer: arguments of the layer's SymmBuffer; layers with equal ones share the storage.
@@ -41,6 +42,7 @@ class LayerPlan:
     activation: ActivationPlan
     shared: SharedPlan
     fold_scaling: float
+    stacked: bool
     padding: Padding
     capacity: Capacity
     buffer: BufferFacts

@@ -1,10 +1,9 @@
 """A layer's plan as the operator will see it: the plain values that the products' rules look at."""
 
-from vllm_megamoe.plan.activation import ActivationPlan
 from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.padding import Padding
-from vllm_megamoe.plan.shared import SharedPlan
 from vllm_megamoe.profiles.call_facts import BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
@@ -34,31 +33,22 @@ def buffer_facts(
     )
 
 
-def call_facts(
-    use_case: UseCase,
-    padding: Padding,
-    buffer: BufferFacts,
-    activation: ActivationPlan,
-    shared: SharedPlan,
-    dtype: str,
-    masked: bool,
-) -> CallFacts:
+def call_facts(plan: LayerPlan, dtype: str, masked: bool) -> CallFacts:
     """The largest call of the layer, as the method will make it."""
-    routed = _weights(use_case, padding.intermediate_hidden, buffer.experts_per_rank)
-    fused = _weights(use_case, padding.intermediate_hidden, shared.pieces) if shared.mode == "fused" else None
+    width, fused = plan.padding.intermediate_hidden, plan.shared.mode == "fused"
     return CallFacts(
-        rows=buffer.num_max_tokens_per_rank,
+        rows=plan.capacity.chunk,
         x_dtype="FLOAT" if dtype == "float32" else "BF16",
-        routed=routed,
-        shared=fused,
+        routed=_weights(plan.use_case, width, plan.experts_per_rank, plan.stacked),
+        shared=_weights(plan.use_case, width, plan.shared.pieces, plan.stacked) if fused else None,
         has_mask=masked,
-        activation=activation.name,
-        activation_clamp=activation.clamp,
-        activation_params=dict(activation.params),
+        activation=plan.activation.name,
+        activation_clamp=plan.activation.clamp,
+        activation_params=dict(plan.activation.params),
     )
 
 
-def _weights(use_case: UseCase, intermediate_hidden: int, count: int) -> WeightFacts:
+def _weights(use_case: UseCase, intermediate_hidden: int, count: int, stacked: bool) -> WeightFacts:
     facts = USE_CASES[use_case]
     # Weights have the dispatched type unless the table names another one; BF16 has neither.
     element = _NAMES.get(facts.weight_type or facts.dispatch_quant_out_dtype or 0, "BF16")
@@ -68,6 +58,7 @@ def _weights(use_case: UseCase, intermediate_hidden: int, count: int) -> WeightF
         carrier="INT8" if element == "INT4" else "UINT8" if element == "FLOAT4_E2M1" else element,
         format1=_FORMATS[facts.format1],
         format2=_FORMATS[facts.format2],
+        stacked=stacked,
         count=count,
         intermediate_hidden=intermediate_hidden,
         has_scales=facts.has_scales,

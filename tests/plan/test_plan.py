@@ -1,0 +1,263 @@
+"""The whole plan against figures worked out by hand from the documents, and its refusals."""
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import LayerPlan, draft_plan, make_plan, plan_layer
+
+QWEN3_30B = MoeFacts("model.layers.0.mlp.experts", 128, 8, 2048, 768, index=0)
+DEEPSEEK_V3 = MoeFacts("model.layers.3.mlp.experts", 256, 8, 7168, 2048, index=3)
+EP16 = EngineFacts(dtype="bfloat16", tensor_parallel=16, expert_parallel=True, max_num_batched_tokens=4096)
+GIB = 1 << 30
+
+
+def plan(layer: MoeFacts, engine: EngineFacts = EP16, **options: Any) -> LayerPlan:
+    return plan_layer(engine, layer, Options(**options))
+
+
+def test_qwen3_30b_is_padded_on_a3() -> None:
+    found = plan(QWEN3_30B, profile="a3@9.1")
+    assert (found.padding.hidden, found.padding.intermediate_hidden) == (2048, 1024)
+    assert found.padding.overhead == pytest.approx(1 / 3)
+    # 8 experts of a rank, three matrices of 1024 x 2048, two bytes each.
+    assert found.weight_bytes == 8 * 3 * 1024 * 2048 * 2
+    # 4096 rows over 16 ranks.
+    assert (found.capacity.rows, found.capacity.chunk, found.capacity.calls) == (256, 256, 1)
+    assert found.capacity.pad == "dp_max"
+    assert not plan(QWEN3_30B, profile="none").padding
+
+
+def test_deepseek_v3_needs_the_published_window() -> None:
+    # Worked example of A3, ep 16, 256 tokens, bf16: 69,869,568 bytes of one half, 67 MB of HCCL_BUFFSIZE.
+    found = plan(DEEPSEEK_V3, profile="a3@9.2")
+    assert found.window_bytes == 2 * 69_869_568
+    assert found.hccl_buffsize_mb == 67
+    small = replace(EP16, hccl_buffsize_mb=66)
+    with pytest.raises(ConfigError, match=r"HCCL_BUFFSIZE=66; wanted at least 67.*Set HCCL_BUFFSIZE=67"):
+        plan(DEEPSEEK_V3, small, profile="a3@9.2")
+    plan(DEEPSEEK_V3, replace(EP16, hccl_buffsize_mb=67), profile="a3@9.2")
+
+
+def test_b01_the_chunk_comes_from_the_batch_and_fits_the_budget() -> None:
+    # 65536 rows over 16 ranks: 4096 of each, whose workspace of about 14 GiB (failure B07) exceeds 2 GiB.
+    engine = replace(EP16, max_num_batched_tokens=65536)
+    found = plan(DEEPSEEK_V3, engine, profile="a3@9.1").capacity
+    assert found.rows == 4096
+    assert found.calls > 1
+    assert found.calls * found.chunk >= found.rows > found.calls * (found.chunk - 1)
+    assert found.workspace_bytes <= 2 * GIB
+
+    # B07's formula: rows received at most, times the two activations' bf16 rows. A call fewer would not fit.
+    def least(chunk: int) -> int:
+        return chunk * 16 * 8 * (2 * 7168 + 2 * 7168)
+
+    assert least(-(-4096 // (found.calls - 1))) > 2 * GIB - 200 * 2**20
+    generous = plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=20.0).capacity
+    assert (generous.calls, generous.chunk) == (1, 4096)
+
+
+def test_b09_the_products_limit_of_tokens_holds() -> None:
+    engine = EngineFacts("bfloat16", data_parallel=16, expert_parallel=True, max_num_batched_tokens=10240)
+    small = replace(DEEPSEEK_V3, hidden=1024, intermediate_hidden=1024)
+    found = plan(small, engine, profile="a3@9.2", workspace_budget_gib=100.0).capacity
+    assert (found.rows, found.calls, found.chunk) == (10240, 3, 3414)
+
+
+def test_b11_capacity_is_per_rank_whatever_the_number_of_replicas() -> None:
+    found = {
+        dp: plan(DEEPSEEK_V3, replace(EP16, tensor_parallel=4, data_parallel=dp), profile="none").capacity.chunk
+        for dp in (1, 2, 4, 8)
+    }
+    assert set(found.values()) == {1024}
+
+
+def test_b02_b04_a_receive_capacity_below_the_bound_needs_consent() -> None:
+    # 256 rows x 16 ranks x min(8, 16) = 32768.
+    with pytest.raises(ConfigError, match=r"max_recv_token_num = 6144; wanted 0 or at least 32768 = 256 rows x 16"):
+        plan(DEEPSEEK_V3, max_recv_token_num=6144)
+    dropping = plan(DEEPSEEK_V3, max_recv_token_num=6144, allow_token_drop=True)
+    assert dropping.capacity.drops
+    assert dropping.buffer.max_recv_token_num == 6144
+    whole = plan(DEEPSEEK_V3, max_recv_token_num=32768)
+    assert not whole.capacity.drops
+    assert not plan(DEEPSEEK_V3).capacity.drops
+
+
+def test_b10_layers_that_agree_share_one_configuration() -> None:
+    layers = [replace(DEEPSEEK_V3, name=f"model.layers.{i}.mlp.experts", index=i) for i in range(3, 61)]
+    found = make_plan(EP16, layers, Options(profile="a3@9.2"))
+    assert len(found.layers) == 58
+    assert len(found.buffers) == 1
+
+
+def test_b23_b58_another_configuration_on_the_communicator_is_refused_by_name() -> None:
+    draft = replace(DEEPSEEK_V3, name="model.layers.61.mtp_block.mlp.experts", num_experts=128, draft=True)
+    with pytest.raises(ConfigError, match=r"layers\.61.*draft layer with num_experts 128 instead of 256") as caught:
+        make_plan(EP16, [DEEPSEEK_V3, draft], Options(profile="a3@9.2"))
+    assert "--speculative-config" in str(caught.value)
+    # Alike, it shares; the twin without a profile takes two configurations.
+    make_plan(EP16, [DEEPSEEK_V3, replace(draft, num_experts=256)], Options(profile="a3@9.2"))
+    assert len(make_plan(EP16, [DEEPSEEK_V3, draft], Options(profile="none")).buffers) == 2
+
+
+def test_the_plan_is_a_pure_function() -> None:
+    options = Options(profile="a3@9.1")
+    one, other = (make_plan(EP16, [QWEN3_30B, replace(QWEN3_30B, index=1)], options) for _ in range(2))
+    assert one == other
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert hash(one.layers) == hash(other.layers)
+
+
+def test_the_scaling_factor_is_folded_only_where_it_would_reach_fused_shared_experts() -> None:
+    scaled = replace(
+        DEEPSEEK_V3, routed_scaling_factor=2.5, scale_on_output=True, shared=SharedFacts(2048, 7168)
+    )  # fmt: skip
+    fused = plan(scaled)
+    assert (fused.shared.mode, fused.shared.pieces, fused.fold_scaling) == ("fused", 1, 2.5)
+    assert plan(scaled, fuse_shared_experts="off").fold_scaling == 1.0
+    assert plan(replace(scaled, scale_on_output=False)).fold_scaling == 1.0
+    # Fused experts take memory like routed ones.
+    assert fused.weight_bytes - plan(scaled, fuse_shared_experts="off").weight_bytes == 3 * 2048 * 7168 * 2
+
+
+def test_fusing_by_force_where_it_cannot_be_is_an_error() -> None:
+    gated = replace(DEEPSEEK_V3, shared=SharedFacts(2048, 7168, gated=True))
+    with pytest.raises(ConfigError, match=r"fuse_shared_experts = 'on', but a gate per token"):
+        plan(gated, fuse_shared_experts="on")
+    assert plan(gated, fuse_shared_experts="auto").shared.mode == "vllm"
+
+
+OAI = ActivationFacts("swigluoai_uninterleave", limit=7.0, alpha=1.702, beta=1.0)
+MIXTRAL = MoeFacts("m", 8, 2, 4096, 14336)
+ON_950: dict[str, Any] = {"profile": "950@9.2", "requant": "allow"}
+EP4 = replace(EP16, tensor_parallel=4)
+
+REFUSED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any], str]] = {
+    "one rank on a product": (DEEPSEEK_V3, EngineFacts("bfloat16"), {"profile": "a3@9.2"}, r"ep_world_size=1"),
+    "48 ranks on A3": (
+        replace(DEEPSEEK_V3, num_experts=240),
+        replace(EP16, tensor_parallel=48),
+        {"profile": "a3@9.2"},
+        r"ep_world_size=48.*2, 4, 8, 16, 32, 64",
+    ),
+    "too wide, exact split": (MIXTRAL, EP4, {"profile": "a3@9.2"}, r"split into 7 of 2048.*56 experts and topk 14"),
+    "too wide on 950": (MIXTRAL, EP4, ON_950, r"split into 4 of 3584.*32 experts and topk 8"),
+    "too wide, padded split": (
+        MoeFacts("ernie", 64, 8, 8192, 3584),
+        EP4,
+        {"profile": "a3@9.2"},
+        r"split into 2 of 2048.*128 experts and topk 16",
+    ),
+    "padding beyond its limit": (
+        replace(QWEN3_30B, intermediate_hidden=512),
+        EP16,
+        {"profile": "a3@9.1"},
+        r"512 -> 1024 \(\+100% weights and FLOPs\).*at most 35%.*max_padding_overhead to 1\.00",
+    ),
+    "BF16 on 950": (DEEPSEEK_V3, EP16, {"profile": "950@9.2"}, r"a8w8-fp from BF16 experts is lossy.*no use case that"),
+    "a use case of another product": (DEEPSEEK_V3, EP16, {"profile": "950@9.2", "use_case": "a16w16"}, r"on 950@9\.2"),
+    "another activation of 9.1": (
+        replace(DEEPSEEK_V3, activation=OAI),
+        EP16,
+        {"profile": "a3@9.1"},
+        r"activation='?swigluoai",
+    ),
+    "step on URMA": (
+        replace(DEEPSEEK_V3, activation=ActivationFacts("swiglustep", limit=7.0)),
+        EP16,
+        {**ON_950, "topology": "urma"},
+        r"activation='?swiglustep",
+    ),
+    "a clamp that 950 of 9.1 ignores": (
+        replace(DEEPSEEK_V3, activation=ActivationFacts(limit=10.0)),
+        EP16,
+        {"profile": "950@9.1", "requant": "allow"},
+        r"activation_clamp=10.*would not refuse",
+    ),
+    "quantised rows on A3": (
+        DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "combine_quant": "e4m3"},
+        r"combine_quant_mode=4",
+    ),
+    "weights forwarded on A3": (
+        DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "topk_weights_type": 1},
+        r"topk_weights_type=1",
+    ),
+    "merging on A3": (
+        DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "combine_comm_mode": 1},
+        r"combine_comm_mode=1",
+    ),
+    "more than can come on 950": (
+        DEEPSEEK_V3, EP16, {**ON_950, "max_recv_token_num": 32769},
+        r"max_recv_token_num=32769",
+    ),
+    "a budget that holds no row": (
+        DEEPSEEK_V3,
+        EP16,
+        {"profile": "a3@9.2", "workspace_budget_gib": 0.001},
+        r"workspace_budget_gib = 0\.001; wanted at least 0\.0",
+    ),
+    "urma elsewhere": (DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "topology": "urma"}, r"only Ascend 950"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    layer, engine, options, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        plan(layer, engine, **options)
+
+
+ACCEPTED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any]]] = {
+    "64 ranks on A3": (DEEPSEEK_V3, replace(EP16, tensor_parallel=64), {"profile": "a3@9.2"}),
+    "padding with consent": (
+        replace(QWEN3_30B, intermediate_hidden=512),
+        EP16,
+        {"profile": "a3@9.1", "max_padding_overhead": 1.0},
+    ),
+    "512 is legal in 9.2": (replace(QWEN3_30B, intermediate_hidden=512), EP16, {"profile": "a3@9.2"}),
+    "oai in 9.2": (replace(DEEPSEEK_V3, activation=OAI), EP16, {"profile": "a3@9.2"}),
+    "quantised rows on 950": (DEEPSEEK_V3, EP16, {**ON_950, "combine_quant": "e4m3"}),
+    "weights forwarded on 950": (DEEPSEEK_V3, EP16, {**ON_950, "topk_weights_type": 1}),
+    "merging on 950": (DEEPSEEK_V3, EP16, {**ON_950, "combine_comm_mode": 1}),
+    "as many as can come on 950": (DEEPSEEK_V3, EP16, {**ON_950, "max_recv_token_num": 32768}),
+    "a clamp on 950": (replace(DEEPSEEK_V3, activation=ActivationFacts(limit=10.0)), EP16, ON_950),
+    "fp4": (DEEPSEEK_V3, EP16, {**ON_950, "use_case": "a4w4-fp"}),
+    "950 of 9.1": (DEEPSEEK_V3, EP16, {"profile": "950@9.1", "requant": "allow"}),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(case: str) -> None:
+    layer, engine, options = ACCEPTED[case]
+    plan(layer, engine, **options)
+
+
+def test_rows_are_padded_as_the_product_demands() -> None:
+    found = {p: plan(DEEPSEEK_V3, profile=p, requant="allow").capacity.pad for p in ("a2@9.1", "950@9.1", "950@9.2")}
+    assert found == {"a2@9.1": "dp_max", "950@9.1": "num_max", "950@9.2": "own"}
+
+
+def test_b28_weights_go_as_the_product_takes_them() -> None:
+    """A2/A3 refuse a stack, 950 of 9.1 refuses a list; where both are taken a list keeps experts movable."""
+    found = {p: plan(DEEPSEEK_V3, profile=p, requant="allow").stacked for p in ("a3@9.1", "950@9.1", "950@9.2", "none")}
+    assert found == {"a3@9.1": False, "950@9.1": True, "950@9.2": False, "none": False}
+
+
+def test_hidden_is_padded_for_urma() -> None:
+    kimi = replace(DEEPSEEK_V3, hidden=3584, intermediate_hidden=3072, activation=ActivationFacts("situ", beta=4.0))
+    assert not plan(kimi, **ON_950).padding
+    padded = plan(kimi, **ON_950, topology="urma").padding
+    assert (padded.hidden, padded.intermediate_hidden) == (4096, 3072)
+    assert padded.overhead == pytest.approx(1 / 7)
+
+
+def test_a_draft_says_everything_and_raises_nothing() -> None:
+    found, violations = draft_plan(EP4, [MIXTRAL, replace(MIXTRAL, name="n")], Options(profile="a3@9.2"))
+    assert found.layers == ()
+    assert [v.where for v in violations] == ["m and 1 more"]
