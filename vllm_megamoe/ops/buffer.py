@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.profiles.call_facts import BufferFacts
 
 _numbers = itertools.count(1)
 _live: "weakref.WeakValueDictionary[str, SymmBuffer]" = weakref.WeakValueDictionary()
@@ -27,10 +28,12 @@ class SymmBuffer:
         intermediate_hidden: recorded only; callers pass I, 2I or 0 (torch_api.txt examples).
         max_recv_token_num, dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg,
         topk_weights_type, combine_comm_mode: as given.
-        ccl_buffer_size, context, topo_type, rank_num_per_server: of the device; 0, None, 0 and all ranks here.
+        ccl_buffer_size: bytes of the window that the profile's product would have; 0 in profile `none`.
+        context, topo_type, rank_num_per_server: of the device; None, 0 (1 with topology `urma`) and all ranks here.
         settings: those of its creation; a call outside of a `settings(...)` block follows them.
         calls_completed, number, old_slots: the twin's own: calls so far, place among the group's buffers in order of
             creation, and what landed in earlier calls where numerics.stale_slots is `old`.
+        created, siblings: configuration at its creation, and the live buffers of its communicator by number.
         handle: name under which the custom op finds this object again.
     """
 
@@ -70,12 +73,14 @@ class SymmBuffer:
         self.combine_comm_mode = combine_comm_mode
         self.ccl_buffer_size = 0
         self.context: torch.Tensor | None = None
-        self.topo_type = 0
+        self.topo_type = int(settings.found_profile.topology == "urma")
         self.rank_num_per_server = self.ep_world_size
         self.settings = settings
         self.calls_completed = 0
         self.number = 1
         self.old_slots: torch.Tensor | None = None
+        self.created: BufferFacts | None = None
+        self.siblings: weakref.WeakValueDictionary[int, SymmBuffer] = weakref.WeakValueDictionary()
         # A string, because torch.compile would turn an int that differs between layers into a symbol.
         self.handle = f"buffer {next(_numbers)}"
         _live[self.handle] = self
@@ -92,9 +97,15 @@ class SymmBuffer:
         """Routed experts that this rank holds."""
         return self.num_experts // self.ep_world_size
 
+    def oldest_facts(self) -> BufferFacts | None:
+        """Configuration of the communicator's oldest live buffer at its creation, None when there is none."""
+        return self.siblings[min(self.siblings)].created if self.siblings else None
+
     def destroy(self) -> None:
         """Give the buffer back; a second call does nothing. Later operator calls with it are refused."""
         self.old_slots = None
+        if self.siblings.get(self.number) is self:
+            del self.siblings[self.number]
         _live.pop(self.handle, None)
 
 

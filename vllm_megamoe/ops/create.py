@@ -10,6 +10,7 @@ from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.checks import check_buffer
+from vllm_megamoe.ops.twin.checks.profile import buffer_facts, window_bytes
 from vllm_megamoe.ops.twin.link import link_of
 
 
@@ -18,11 +19,15 @@ def create_twin_buffer(
 ) -> SymmBuffer:
     """A checked buffer on a process group, on the group of that name, or for a single rank."""
     buffer = SymmBuffer(find_group(group), *sizes, settings=config, **arguments)
+    link = None if buffer.group is None else link_of(buffer.group)
+    if link is not None:
+        buffer.number, buffer.siblings = link.buffers + 1, link.live
     check_buffer(buffer, config)
-    if buffer.group is not None:
-        link = link_of(buffer.group)
+    buffer.created = buffer_facts(buffer)
+    buffer.ccl_buffer_size = window_bytes(config.found_profile, buffer.created)
+    if link is not None:
         link.buffers += 1
-        buffer.number = link.buffers
+        link.live[buffer.number] = buffer
     return buffer
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.numerics.switches import Numerics
-from vllm_megamoe.profiles.choice import profile_from_environment
+from vllm_megamoe.profiles.choice import choose_profile, profile_from_environment
+from vllm_megamoe.profiles.profile import Profile, find_profile
 
 Backend = Literal["auto", "cann", "cpu"]
 Topology = Literal["auto", "mte", "urma"]
@@ -54,10 +55,16 @@ class Settings:
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise ConfigError(f"backend={self.backend!r}; wanted one of {', '.join(get_args(Backend))}.")
-        if self.topology not in get_args(Topology):
-            raise ConfigError(f"topology={self.topology!r}; wanted one of {', '.join(get_args(Topology))}.")
+        find_profile(self.profile, self.topology)
+        if self.backend != "cpu":
+            choose_profile(self.profile)
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s={self.timeout_s!r}; wanted a number of seconds above 0.")
+
+    @property
+    def found_profile(self) -> Profile:
+        """The profile behind the two names."""
+        return find_profile(self.profile, self.topology)
 
 
 _active: ContextVar[Settings | None] = ContextVar("vllm_megamoe_settings", default=None)

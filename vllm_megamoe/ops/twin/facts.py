@@ -8,6 +8,7 @@ from vllm_megamoe.layout.acl import AclDtype, dtype_of
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.checks.buffer import out_type
+from vllm_megamoe.profiles.profile import PROFILE_NAMES
 
 CONFIGURATION = (
     "num_experts",
@@ -33,6 +34,7 @@ NAMES = (
     "activation",
     *_ACTIVATION_NUMBERS,
     "numerics.rule",
+    "profile",
 )
 _TYPES = frozenset({"dispatch_quant_out_dtype", "x.dtype", "l1_weights.dtype"})
 _FLOATS = frozenset(_ACTIVATION_NUMBERS)
@@ -53,6 +55,7 @@ def facts_of(call: Call) -> tuple[int, ...]:
         ACTIVATIONS.index(activation.name),
         *(_bits(getattr(activation, name)) for name in _ACTIVATION_NUMBERS),
         int(call.config.numerics.rule == "spec"),
+        PROFILE_NAMES.index(call.config.profile),
     )
 
 
@@ -69,6 +72,8 @@ def shown(name: str, value: int) -> str:
         return AclDtype(value).name
     if name in _FLOATS:
         return f"{struct.unpack('<d', struct.pack('<q', value))[0]:g}"
+    if name == "profile":
+        return PROFILE_NAMES[value]
     return ACTIVATIONS[value] if name == "activation" and 0 <= value < len(ACTIVATIONS) else str(value)
 
 

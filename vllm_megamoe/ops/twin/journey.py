@@ -12,6 +12,7 @@ from vllm_megamoe.ops.twin.routing import make_arrivals, make_routes
 from vllm_megamoe.ops.twin.rows import QUANTISED, RowForm
 from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.ops.twin.shared import shared_rows
+from vllm_megamoe.ops.twin.stale import undefined_rows
 from vllm_megamoe.ops.twin.work import compute
 
 
@@ -57,4 +58,7 @@ class Journey:
         total = way_back.total(torch.cat(session.give_back(back, way_back.expected, way_back.width)))
         for rows in shared:
             total += rows.float()  # R16: shared experts after the routed sum, in index order, in fp32
+        undefined = undefined_rows(call)
+        if undefined is not None:
+            total[undefined] = torch.nan
         return total, arrivals.totals

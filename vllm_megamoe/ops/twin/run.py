@@ -8,7 +8,7 @@ from torch import Tensor
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import active_settings
 from vllm_megamoe.ops.twin.call import Call, Lists, RawCall, group_arguments
-from vllm_megamoe.ops.twin.checks import read_call
+from vllm_megamoe.ops.twin.checks import check_meeting, read_call
 from vllm_megamoe.ops.twin.facts import facts_of
 from vllm_megamoe.ops.twin.journey import Journey
 from vllm_megamoe.ops.twin.session import Session
@@ -42,8 +42,10 @@ def run_call(
         session.refuse(error)
         raise
     try:
-        counts = session.meet(facts_of(call), journey.routes.counts)
-        total, received = journey.run(counts)
+        met = session.meet(facts_of(call), journey.routes.counts, len(x))
+        # All ranks look at the same numbers here, so that all of them refuse, or none.
+        check_meeting(call, met.tokens, met.received)
+        total, received = journey.run(met.counts)
     except Exception:
         session.abandon()
         raise

@@ -1,6 +1,7 @@
 """One call's conversation with the other ranks: header, rows out, rows back. Alone, a rank talks to nobody."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,13 +10,28 @@ from vllm_megamoe.errors import PeerError
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.facts import NAMES, no_facts, shown
-from vllm_megamoe.ops.twin.header import WORDS, Header, unpack
+from vllm_megamoe.ops.twin.header import Header, unpack, words_of
 from vllm_megamoe.ops.twin.link import COMBINE, DISPATCH, HEADER_TAG, Channel, data_tag, empty_bytes, link_of
 
 FIRST_CALL_TIMEOUT_S = 1800.0
 """The first call of a buffer may have to wait for a rank that still loads or compiles."""
 
 STATUS_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What all ranks know once they have met.
+
+    Attributes:
+        counts: int64 [ranks, E], rows that come from each rank for each of this rank's experts.
+        tokens: rows of every rank's x.
+        received: rows that every rank receives.
+    """
+
+    counts: Tensor
+    tokens: tuple[int, ...]
+    received: tuple[int, ...]
 
 
 class Session:
@@ -45,32 +61,41 @@ class Session:
         if self.channel is None:
             return
         none = torch.empty(0, dtype=torch.int64)
+        rows = torch.zeros(self.ranks, dtype=torch.int64)
         reason = f"{type(error).__name__}: {error}"
-        message = Header(self.sequence, no_facts(self.buffer), none, reason).pack()
+        message = Header(self.sequence, no_facts(self.buffer), none, 0, rows, reason).pack()
         for peer in self.channel.peers:
             self.channel.send(peer, message, HEADER_TAG)
         self.channel.abandon()
 
-    def meet(self, facts: tuple[int, ...], counts: Tensor) -> Tensor:
-        """Exchange headers: int64 [ranks, E], rows for each rank's experts -> [ranks, E], rows from each rank for ours.
+    def meet(self, facts: tuple[int, ...], counts: Tensor, tokens: int) -> Meeting:
+        """Exchange headers.
+
+        Args:
+            facts: of this rank's call.
+            counts: int64 [ranks, E], rows for each rank's experts.
+            tokens: rows of x.
 
         Raises:
             PeerError: a peer is missing, refused, or makes another call.
         """
+        sent = counts.sum(dim=1)
         if self.channel is None:
-            return counts
+            return Meeting(counts, (tokens,), tuple(sent.tolist()))
         channel = self.channel
         for peer in channel.peers:
-            channel.send(peer, Header(self.sequence, facts, counts[peer]).pack(), HEADER_TAG)
-        received = counts.clone()
-        memories = {peer: torch.empty(WORDS, dtype=torch.int64) for peer in channel.peers}
+            channel.send(peer, Header(self.sequence, facts, counts[peer], tokens, sent).pack(), HEADER_TAG)
+        received, all_tokens, all_rows = counts.clone(), [tokens] * self.ranks, sent.clone()
+        memories = {peer: torch.empty(words_of(self.ranks), dtype=torch.int64) for peer in channel.peers}
         works = {peer: channel.receive(peer, memories[peer], HEADER_TAG) for peer in channel.peers}
         for peer in channel.peers:
             channel.wait(peer, works[peer], "it did not make this call")
             header = self._current(peer, memories[peer], counts.shape[1])
             self._compare(peer, header, facts)
             received[peer] = header.counts
-        return received
+            all_tokens[peer] = header.tokens
+            all_rows += header.rows
+        return Meeting(received, tuple(all_tokens), tuple(all_rows.tolist()))
 
     def exchange(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
         """Rows on the way to their experts.

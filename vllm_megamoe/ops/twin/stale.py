@@ -17,6 +17,18 @@ def masked_rows(call: Call) -> Tensor:
     return torch.zeros(len(call.sent), dtype=torch.bool) if mask is None else mask == 0
 
 
+def undefined_rows(call: Call) -> Tensor | None:
+    """bool [T], rows of y that a product leaves undefined: some pair of theirs is not sent. None in profile `none`.
+
+    The device sums the slots of such pairs whatever lies in them (op kernels; operator_readme.txt says nothing). A
+    numerics.stale_slots that was chosen on purpose wins over the mark.
+    """
+    config = call.config
+    if config.found_profile.product == "none" or config.numerics.stale_slots != "zero":
+        return None
+    return ~call.sent.all(dim=1)
+
+
 def old_rows(call: Call, slots: bool = True) -> Tensor:
     """Content of slots that nothing lands in.
 

@@ -4,7 +4,7 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.acl import AclDtype, normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.ops.twin.checks.profile import check_profile
+from vllm_megamoe.ops.twin.checks.profile import check_buffer_profile
 from vllm_megamoe.ops.twin.limits import MAX_LOCAL_EXPERTS
 from vllm_megamoe.ops.twin.refusal import refusal
 
@@ -26,12 +26,11 @@ _OUT_TYPES: dict[int, tuple[AclDtype | None, ...]] = {
 
 
 def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
-    """Refuse a configuration that no use case has.
+    """Refuse a configuration that no use case has, or that the profile's product does not take.
 
     Raises:
         OperatorError: naming the first attribute that is wrong.
     """
-    check_profile(config)
     for name, least in _LEAST.items():
         value = getattr(buffer, name)
         if not isinstance(value, int) or value < least:
@@ -43,6 +42,7 @@ def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
             raise refusal(name, repr(value), f"one of {wanted}", README, "Set it so.")
     _check_experts(buffer)
     _check_modes(buffer)
+    check_buffer_profile(buffer, config)
 
 
 def out_type(buffer: SymmBuffer) -> AclDtype | None:

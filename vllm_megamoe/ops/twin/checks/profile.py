@@ -1,16 +1,162 @@
-"""The one place where a product's limits enter."""
+"""The one place where a product's limits enter: facts out of a buffer and a call, and the first broken rule raised."""
 
+import os
+
+import torch
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.layout.acl import AclDtype, dtype_of, normalise_dtype
+from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.ops.twin.call import Call, Experts
 from vllm_megamoe.ops.twin.refusal import refusal
+from vllm_megamoe.ops.twin.weights import RawWeights
+from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
+from vllm_megamoe.profiles.sizes import ccl_buffer_size
+
+WINDOW_VARIABLE = "HCCL_BUFFSIZE"
+DEFAULT_WINDOW_MB = 200
+_MIB = 1 << 20
 
 
-def check_profile(config: Settings) -> None:
-    """Refuse a profile whose limits this version does not know, rather than ignore it."""
-    if config.profile != "none":
-        raise refusal(
-            "settings(profile=...)",
-            repr(config.profile),
-            "only 'none': no other has rules in this version",
-            "vllm_megamoe.ops.twin.checks.profile",
-            "Take profile='none', or unset VLLM_MEGAMOE_PROFILE.",
-        )
+def raise_broken(broken: list[Broken]) -> None:
+    """Refuse the first broken rule, and name the arguments of the others.
+
+    Raises:
+        OperatorError: any is broken.
+    """
+    if not broken:
+        return
+    first = broken[0]
+    text = first.remedy
+    if first.silent:
+        text += f" The device would not refuse: {first.silent}."
+    if len(broken) > 1:
+        text += f" Also refused: {', '.join(f'{b.argument}={b.value}' for b in broken[1:])}."
+    raise refusal(first.argument, first.value, first.wanted, first.source, text)
+
+
+def check_buffer_profile(buffer: SymmBuffer, config: Settings) -> None:
+    """Refuse what creation of the buffer breaks, with its attributes as they are now.
+
+    Raises:
+        OperatorError: naming argument, value, rule, source and remedy.
+    """
+    profile = config.found_profile
+    if profile.product != "none":
+        raise_broken(broken_by_buffer(profile, buffer_facts(buffer)))
+
+
+def check_call_profile(call: Call) -> None:
+    """Refuse what a call breaks, as far as this rank can see alone.
+
+    Raises:
+        OperatorError: see `check_buffer_profile`.
+    """
+    profile = call.config.found_profile
+    if profile.product != "none":
+        raise_broken(broken_by_call(profile, buffer_facts(call.buffer), call_facts(call)))
+
+
+def check_meeting(call: Call, tokens: tuple[int, ...], received: tuple[int, ...]) -> None:
+    """Refuse what only all ranks together show: other token counts than the other ranks', more rows than fit.
+
+    Args:
+        call: checked as far as this rank can see alone.
+        tokens, received: of every rank, the same on all of them.
+
+    Raises:
+        OperatorError: on every rank alike.
+    """
+    profile = call.config.found_profile
+    if profile.product != "none":
+        facts = call_facts(call, tokens, received)
+        raise_broken(broken_by_call(profile, buffer_facts(call.buffer), facts))
+
+
+def buffer_facts(buffer: SymmBuffer) -> BufferFacts:
+    """The buffer as plain values, its dispatch_quant_out_dtype in whatever spelling."""
+    out = normalise_dtype(buffer.dispatch_quant_out_dtype, "dispatch_quant_out_dtype")
+    return BufferFacts(
+        ep_world_size=buffer.ep_world_size,
+        num_experts=buffer.num_experts,
+        num_max_tokens_per_rank=buffer.num_max_tokens_per_rank,
+        num_topk=buffer.num_topk,
+        hidden=buffer.hidden,
+        max_recv_token_num=buffer.max_recv_token_num,
+        dispatch_quant_mode=buffer.dispatch_quant_mode,
+        dispatch_quant_out_dtype=None if out is None else out.name,
+        combine_quant_mode=buffer.combine_quant_mode,
+        comm_alg=buffer.comm_alg,
+        topk_weights_type=buffer.topk_weights_type,
+        combine_comm_mode=buffer.combine_comm_mode,
+        rank_num_per_server=buffer.rank_num_per_server,
+        buffers_before=buffer.number - 1,
+        capturing=torch.compiler.is_compiling(),
+        earlier=buffer.oldest_facts(),
+    )
+
+
+def call_facts(call: Call, rows: tuple[int, ...] = (), received: tuple[int, ...] = ()) -> CallFacts:
+    """The call as plain values.
+
+    Args:
+        call: checked without a profile.
+        rows, received: what the ranks told each other, empty before they have met.
+    """
+    raw = call.raw
+    return CallFacts(
+        rows=raw.x.shape[0],
+        x_dtype=type_name(raw.x.dtype),
+        topk_weights_dtype=type_name(raw.topk_weights.dtype),
+        has_mask=raw.mask is not None,
+        has_scales=raw.scales is not None,
+        routed=_weight_facts(call.routed, raw.l1),
+        shared=None if call.shared is None else _weight_facts(call.shared, raw.shared_l1),
+        shared_out_dtype=None if raw.shared_out is None else raw.shared_out.name,
+        activation=raw.activation,
+        activation_clamp=raw.clamp,
+        activation_params=raw.params,
+        ccl_buffer_size=call.buffer.ccl_buffer_size or None,
+        rows_of_ranks=rows,
+        received_rows=received,
+    )
+
+
+def window_bytes(profile: Profile, buffer: BufferFacts) -> int:
+    """What `SymmBuffer.ccl_buffer_size` says: HCCL's window on A2/A3, the buffer's own memory on 950, 0 in `none`.
+
+    Raises:
+        ConfigError: HCCL_BUFFSIZE is no number of MB.
+    """
+    if not profile.is_a2_a3:
+        return ccl_buffer_size(profile, buffer)
+    text = os.environ.get(WINDOW_VARIABLE) or str(DEFAULT_WINDOW_MB)
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{WINDOW_VARIABLE}={text!r}; wanted a number of MB, at least 1 (default 200).")
+    # HCCL allocates one half for each direction and reports the sum (torch_api.txt:381).
+    return 2 * _MIB * int(text)
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """ACL's name of a tensor's type. Packed FP4 is the only x that comes in uint8."""
+    found = AclDtype.FLOAT4_E2M1 if dtype == torch.uint8 else dtype_of(dtype)
+    return str(dtype).removeprefix("torch.").upper() if found is None else found.name
+
+
+def _weight_facts(experts: Experts, raw: RawWeights) -> WeightFacts:
+    l1, l2 = experts.l1, experts.l2
+    return WeightFacts(
+        element1=l1.element.name,
+        element2=l2.element.name,
+        carrier="INT32" if raw.tensors[0].dtype == torch.int32 else l1.element.name,
+        format1=l1.acl_format.name,
+        format2=l2.acl_format.name,
+        stacked=raw.is_stacked,
+        count=l1.count,
+        intermediate_hidden=l2.inputs,
+        has_scales=bool(l1.scales) and bool(l2.scales),
+        has_bias=bool(l1.biases) and bool(l2.biases),
+    )

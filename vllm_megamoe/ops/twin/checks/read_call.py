@@ -10,6 +10,7 @@ from vllm_megamoe.ops.twin.call import Call, RawCall
 from vllm_megamoe.ops.twin.checks.buffer import check_buffer, out_type
 from vllm_megamoe.ops.twin.checks.experts import MX_PAIRS, read_routed, read_shared
 from vllm_megamoe.ops.twin.checks.ids import check_ids
+from vllm_megamoe.ops.twin.checks.profile import check_call_profile
 from vllm_megamoe.ops.twin.checks.tokens import PACKED_FP4, check_tokens
 from vllm_megamoe.ops.twin.refusal import refusal
 
@@ -37,7 +38,9 @@ def read_call(raw: RawCall, buffer: SymmBuffer, config: Settings) -> Call:
         rule = "float32 shared experts go with float32 x only"
         raise refusal("shared_l1_weights.dtype", "torch.float32", rule, README, "Convert them to bfloat16.")
     sent = check_ids(raw, buffer.num_experts)
-    return Call(buffer, config, raw, routed, shared, activation, sent, hidden)
+    call = Call(buffer, config, raw, routed, shared, activation, sent, hidden)
+    check_call_profile(call)
+    return call
 
 
 def _check_input_form(raw: RawCall, buffer: SymmBuffer, float32_weights: bool) -> None:
