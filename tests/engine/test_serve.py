@@ -33,8 +33,7 @@ def served(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A server whose environment says nothing about processors or KV space: the plugin sets both."""
     log = tmp_path_factory.mktemp("serve") / "log.txt"
     unset = {k: v for k, v in engine_environment().items() if k != "VLLM_CPU_KVCACHE_SPACE"}
-    environment = unset | {"VLLM_MEGAMOE_LOAD_LOG_S": "1"}
-    with serving(Console(), Path(checkpoint), [*OPTIONS, *LIMITS], log, environment) as server:
+    with serving(Console(), Path(checkpoint), [*OPTIONS, *LIMITS], log, unset) as server:
         yield Served(OpenAI(base_url=f"{server.url}/v1", api_key="none"), checkpoint, log)
 
 

@@ -55,8 +55,7 @@ class Story:
         self._say("Serve it through the fused operator, by two workers that each hold half of the experts")
         options = [*OPERATOR_OPTIONS, *self._eager(), *self.options]
         log = cache.log("server")
-        environment = {**self._environment(cache), "VLLM_MEGAMOE_LOAD_LOG_S": str(LOAD_INTERVAL_S)}
-        with serving(self.console, cache.checkpoint, options, log, environment) as client:
+        with serving(self.console, cache.checkpoint, options, log, self._environment(cache)) as client:
             before = load.settled_load(log, LOAD_INTERVAL_S)
             self._ask(client)
             found = self._compare(client, cache)
