@@ -68,9 +68,19 @@ def _capacity(
     shares = engine.tensor_parallel if engine.expert_parallel else 1
     rows = max(1, -(-engine.max_num_batched_tokens // shares))
 
+    factor = limits_of(profile).receive_factor_int4.value
+
+    def bound_of(tokens: int) -> int:
+        return tokens * engine.ep_size * min(layer.topk, layer.num_experts // engine.ep_size)
+
+    def receive(tokens: int) -> int:
+        if options.max_recv_token_num or use_case is not UseCase.A8W4_INT or factor < 2:
+            return options.max_recv_token_num
+        # The combine of W4A8 counts packed rows there, two for each token; 0 would not do (op 9aa8113f8 mends it).
+        return factor * bound_of(tokens)
+
     def workspace(tokens: int) -> int:
-        recv = options.max_recv_token_num
-        buffer = buffer_facts(layer, use_case, padding, engine.ep_size, tokens, recv, options)
+        buffer = buffer_facts(layer, use_case, padding, engine.ep_size, tokens, receive(tokens), options)
         width = padding.intermediate_hidden
         return workspace_bytes(
             profile, buffer, intermediate_hidden=width, use_case=use_case.value, shared_experts=shared.pieces
@@ -86,17 +96,13 @@ def _capacity(
         found.append(Violation("options", f"workspace_budget_gib = {options.workspace_budget_gib:g}", needed, remedy))
     calls = -(-rows // chunk)
     chunk = -(-rows // calls)
-    bound = chunk * engine.ep_size * min(layer.topk, layer.num_experts // engine.ep_size)
-    recv = options.max_recv_token_num
+    bound, recv = bound_of(chunk), options.max_recv_token_num
     if 0 < recv < bound and not options.allow_token_drop:
         sum_ = f"{chunk} rows x {engine.ep_size} ranks x min({layer.topk}, {layer.num_experts // engine.ep_size})"
         remedy = f"Set it to 0 or {bound}, lower --max-num-batched-tokens, or accept lost rows with allow_token_drop."
         found.append(Violation("options", f"max_recv_token_num = {recv}", f"0 or at least {bound} = {sum_}", remedy))
-    factor = limits_of(profile).receive_factor_int4.value
-    if not recv and use_case is UseCase.A8W4_INT and factor > 1:
-        # The combine of W4A8 counts packed rows there, two for each token; 0 would not do (op 9aa8113f8 mends it).
-        recv = factor * bound
-    return Capacity(rows, chunk, calls, _PADS[limits_of(profile).rows.value], recv, bound, workspace(chunk)), found
+    pad = _PADS[limits_of(profile).rows.value]
+    return Capacity(rows, chunk, calls, pad, receive(chunk), bound, workspace(chunk)), found
 
 
 def _plan(
