@@ -7,6 +7,7 @@ from typing import Literal
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.settings import Backend
+from vllm_megamoe.profiles.choice import simulated_profile
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,10 @@ def resolve(backend: Backend) -> Resolved:
     Raises:
         OperatorError: `cann` was asked for by name on a machine that cannot run it.
     """
+    simulated = simulated_profile()
+    if simulated and backend != "cpu":
+        logger.warning("megamoe: SIMULATING %s on the CPU, with that product's rules and its faults", simulated)
+        return "cann"
     missing = _missing_for_cann() if backend != "cpu" else "backend='cpu' was chosen"
     if backend == "cann" and missing:
         raise OperatorError(f"settings(backend='cann'): {missing}; install the Ascend stack or take backend='cpu'.")

@@ -9,12 +9,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.profiles.choice import simulated_profile
+
+if TYPE_CHECKING:
+    from vllm_megamoe.simulator.device import Device
 
 PACKAGE = "cann_ops_transformer.ops"
 FP4_CODE = 296
@@ -63,8 +68,8 @@ class Installed:
 def installed() -> Installed:
     """Import the operator; its extension may be compiled at this point."""
     # Loaded first: the operator's tensors and process groups are torch_npu's.
-    importlib.import_module("torch_npu")
-    ops = importlib.import_module(PACKAGE)
+    _module("torch_npu")
+    ops = _module(PACKAGE)
     create, run = ops.get_symm_buffer_for_mega_moe, ops.mega_moe
     return Installed(create, run, _keywords(create), _keywords(run))
 
@@ -96,6 +101,10 @@ def create_buffer(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, An
 
 def make_communicator(group: Any) -> None:
     """Make sure that HCCL has the group's communicator: the operator looks it up but does not create it."""
+    simulated = simulated_profile()
+    if simulated:
+        _device(simulated).make_communicator(group)
+        return
     rank = torch.distributed.get_rank(group)
     group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
 
@@ -124,6 +133,19 @@ def call(
         x, topk_ids, topk_weights, _as_list(l1_weights), _as_list(l2_weights), sym_buffer, **wanted
     )
     return y, counts
+
+
+def _device(name: str) -> "Device":
+    # Loaded only where it is used: it stands on the twin, which stands on this package.
+    from vllm_megamoe.simulator.device import device
+
+    return device(name)
+
+
+def _module(name: str) -> ModuleType:
+    """The installed package, or its simulated counterpart."""
+    simulated = simulated_profile()
+    return _device(simulated).modules[name] if simulated else importlib.import_module(name)
 
 
 def _keywords(function: Callable[..., Any]) -> frozenset[str]:

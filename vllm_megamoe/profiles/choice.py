@@ -1,10 +1,48 @@
-"""Which profile holds where nobody named one."""
+"""Which profile holds where nobody named one, and which product is simulated."""
 
 import os
 
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.profiles.profile import find_profile
+
 PROFILE_VARIABLE = "VLLM_MEGAMOE_PROFILE"
+SIMULATE_VARIABLE = "VLLM_MEGAMOE_SIMULATE"
 
 
 def profile_from_environment() -> str:
-    """The profile that the environment names, else `none`."""
-    return os.environ.get(PROFILE_VARIABLE) or "none"
+    """The profile that the environment names or simulates, else `none`.
+
+    Raises:
+        ConfigError: see `choose_profile`.
+    """
+    return choose_profile(None)
+
+
+def choose_profile(named: str | None) -> str:
+    """The profile that holds: the one named, else the environment's, else `none`; under simulation the simulated one.
+
+    Raises:
+        ConfigError: another profile is named than the one that is simulated, or the simulated one does not exist.
+    """
+    wanted = named or os.environ.get(PROFILE_VARIABLE) or ""
+    simulated = simulated_profile()
+    if not simulated:
+        return wanted or "none"
+    if wanted not in ("", simulated):
+        raise ConfigError(
+            f"profile={wanted!r} with {SIMULATE_VARIABLE}={simulated!r}; wanted one of them, or the same in both: a "
+            f"simulated product has its own limits. Drop the profile, or unset {SIMULATE_VARIABLE}."
+        )
+    return simulated
+
+
+def simulated_profile() -> str:
+    """The product and revision that VLLM_MEGAMOE_SIMULATE names, empty when nothing is simulated.
+
+    Raises:
+        ConfigError: no such product.
+    """
+    name = os.environ.get(SIMULATE_VARIABLE) or ""
+    if name and find_profile(name).product == "none":
+        raise ConfigError(f"{SIMULATE_VARIABLE}={name!r}; wanted a product such as 'a3@9.1', or the variable unset.")
+    return name

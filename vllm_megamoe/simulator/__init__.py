@@ -1,0 +1,17 @@
+"""A stand-in for `torch_npu` and `cann_ops_transformer` on the CPU, stricter than a device and as treacherous.
+
+    device, npu           the two modules, for one product and revision
+    package               what the wrapper's Python looks like: release 9.1.0 and the newer source
+    arguments, describe   a call below the wrapper, and as the host checks see it
+    host_checks           what the device refuses
+    communicator, memory, context   where rows land, and who shares it
+    kernel                what a call computes, with the device's silent faults
+    deviations            faults that can be switched on
+
+`VLLM_MEGAMOE_SIMULATE=a3@9.1` puts it where the CANN adapter would import the real packages; nothing else sees it.
+"""
+
+from vllm_megamoe.simulator.deviations import Deviations, deviations
+from vllm_megamoe.simulator.device import Device, device
+
+__all__ = ["Deviations", "Device", "deviations", "device"]
