@@ -19,14 +19,14 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
 
 WRITTEN_BY_TOOLS = {
     "qwen3_moe__base__bf16__s0": "bf16",
-    "qwen3_moe__llmcompressor__W8A8__s0": "compressed-tensors int-quantized",
-    "qwen3_moe__llmcompressor__MXFP4__s0": "compressed-tensors mxfp4-pack-quantized",
-    "qwen3_moe__llmcompressor__NVFP4__s0": "compressed-tensors nvfp4-pack-quantized",
-    "qwen3_moe__transformers__fp8_block128__s0": "fp8",
-    "qwen3_moe__autoround__W4A16_auto_gptq__s0": "gptq",
-    "qwen3_moe__modelopt__MXFP8__s0": "ModelOpt MXFP8",
-    "qwen3_moe__msmodelslim__w8a8_dynamic__s0": "msModelSlim W8A8_DYNAMIC",
-    "qwen3_moe__msmodelslim__w4a8_mxfp__s0": "msModelSlim W4A8_MXFP",
+    "qwen3_moe__llmcompressor__W8A8__s0": "compressed-tensors-w8a8",
+    "qwen3_moe__llmcompressor__MXFP4__s0": "compressed-tensors-mxfp4",
+    "qwen3_moe__llmcompressor__NVFP4__s0": "compressed-tensors-nvfp4",
+    "qwen3_moe__transformers__fp8_block128__s0": "fp8-block",
+    "qwen3_moe__autoround__W4A16_auto_gptq__s0": "gptq-int4-group",
+    "qwen3_moe__modelopt__MXFP8__s0": "modelopt-mxfp8",
+    "qwen3_moe__msmodelslim__w8a8_dynamic__s0": "msmodelslim-w8a8-dynamic",
+    "qwen3_moe__msmodelslim__w4a8_mxfp__s0": "msmodelslim-w4a8-mxfp",
 }
 
 
@@ -72,7 +72,7 @@ def test_similar_names_are_not_confused() -> None:
     [
         (None, None),
         ({"quant_method": "fp8"}, "fp8"),
-        (INT8_LINEARS, "compressed-tensors int-quantized"),
+        (INT8_LINEARS, "compressed-tensors-w8a16"),
         ({**INT8_LINEARS, "ignore": ["re:.*block_sparse_moe.*"]}, None),
     ],
 )

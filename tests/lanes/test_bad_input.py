@@ -96,9 +96,9 @@ def test_never_claimed_without_the_flag(case: str, method: str | None, ends: dic
 
 REFUSED = {
     "named, unknown key": ["unknown keys ['bits']"],
-    "quantised experts": ["'compressed-tensors int-quantized'", "cannot be loaded yet"],
-    "fp8 experts": ["'fp8'", "cannot be loaded yet"],
-    "msmodelslim experts": ["msModelSlim W8A8_DYNAMIC", "cannot be loaded yet"],
+    "quantised experts": ["'compressed-tensors-w8a8'", "cannot be loaded yet"],
+    "fp8 experts": ["'fp8-block'", "cannot be loaded yet"],
+    "msmodelslim experts": ["msmodelslim-w8a8-dynamic", "cannot be loaded yet"],
     "biases": ["experts carry biases"],
     "no division": ["5 experts do not divide over 2 ranks", "[1, 5]"],
     "no ep": ["Add --enable-expert-parallel"],

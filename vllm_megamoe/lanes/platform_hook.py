@@ -6,17 +6,17 @@ without `--quantization megamoe` the wrapper only delegates.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm.platforms import current_platform
 
-from vllm_megamoe.checkpoint.recognise import surely_quantised
+from vllm_megamoe.checkpoint.recognise import BF16, formats_of, section_of, surely_quantised
 from vllm_megamoe.lanes.cpu_environment import set_cpu_defaults
 from vllm_megamoe.lanes.engine_facts import read_engine
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
-from vllm_megamoe.plan.read_config import read_layers
+from vllm_megamoe.plan.read_config import is_known, read_layers
 from vllm_megamoe.plan.screen import render
 
 logger = logging.getLogger(__name__)
@@ -53,17 +53,22 @@ def before_platform(vllm_config: Any) -> None:
             "it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
         )
     config = vllm_config.model_config.hf_config.to_dict()
-    section = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
-    text = config.get("text_config") or config
-    side_files = vllm_config.quant_config.side_files
-    format_name = surely_quantised(section, int(text.get("num_hidden_layers") or 1), side_files)
-    layers = read_layers(config, lambda name: format_name or "bf16")
+    layers = read_layers(config, _format_of(config, vllm_config.quant_config.side_files))
     # A checkpoint's draft layers are loaded only where the user asked for speculation.
     served = [layer for layer in layers if not layer.draft or vllm_config.speculative_config is not None]
     plan = make_plan(read_engine(vllm_config), served, options, wrong)
     if plan.layers:
         logger.info("%s", render(plan))
     set_cpu_defaults(vllm_config.parallel_config)
+
+
+def _format_of(config: Mapping[str, Any], side_files: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
+    """The formats by name where the names are sure; else only what no naming style leaves out counts as quantised."""
+    if is_known(config):
+        return formats_of(config, side_files)
+    text = config.get("text_config") or config
+    sure = surely_quantised(section_of(config), int(text.get("num_hidden_layers") or 1), side_files)
+    return lambda name: sure or BF16
 
 
 def _ours(vllm_config: Any) -> bool:

@@ -43,6 +43,12 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     return _first(config) or _first(text_section(config))
 
 
+def is_known(config: Mapping[str, Any]) -> bool:
+    """Whether a table row or a registered function reads this model, so that its layers' names are sure."""
+    names = {architecture_of(config), _first(text_section(config))} - {""}
+    return any(taught(name) or name in WRAPPERS or name in BY_ARCHITECTURE for name in names)
+
+
 def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of config.json that describes the language model: a section of it, or all of it."""
     for name in _SECTIONS:

@@ -1,0 +1,132 @@
+"""The formats of experts that this package knows by name: what each is, and where it can go.
+
+`use_cases` hold the same real numbers as the checkpoint; `lossy` ones need `requant=allow`. Errors are relative RMS on
+Gaussian weights, measured on CPU.
+"""
+
+from dataclasses import dataclass
+
+BF16 = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatFacts:
+    """A format under its stable name.
+
+    Attributes:
+        name: for machines, equal in all releases.
+        label: for people.
+        loads: whether this version reads such experts.
+        use_cases: operator scenarios that hold them exactly, the natural one first.
+        note: what a reader should know.
+        lossy: scenarios that they can be converted to with an error, the smallest first.
+    """
+
+    name: str
+    label: str
+    loads: bool
+    use_cases: tuple[str, ...]
+    note: str
+    lossy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the stored numbers are, whichever tool wrote them."""
+
+    exact: tuple[str, ...]
+    lossy: tuple[str, ...]
+    note: str
+
+
+_INT, _FP = ("a8w8-int", "a8w4-int"), ("a8w8-fp", "a8w4-fp", "a4w4-fp")
+_FREE_SCALE = _Kind((), ("a16w16", "a8w8-int", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-int 1.2 to 1.4 %, a8w8-fp 2.7 %")
+
+_BF16 = _Kind(("a16w16",), (*_INT[:1], "a8w8-fp"), "a8w8-int adds 1.4 %, a8w8-fp 2.7 to 3 %")
+_INT8 = _Kind(("a8w8-int",), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.7 %")
+_INT4 = _Kind(("a8w4-int", "a8w8-int"), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.6 %")
+_TWO_STAGE = _Kind((), ("a16w16", "a8w8-int"), "a8w8-int rounds at most half a step (0.5 %), exact where scales allow")
+_BLOCK_E8M0 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "exact where every scale is a power of two: tested at load")
+_MXFP8 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "a8w8-int adds 1.3 %")
+_MXFP4 = _Kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "a16w16 takes four times the memory")
+_W4A4 = _Kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "every MoE layer must be a4w4-fp or none")
+_NONE = _Kind((), (), "no conversion is known")
+
+_TABLE: tuple[tuple[str, str, _Kind], ...] = (
+    (BF16, "BF16", _BF16),
+    ("compressed-tensors-w8a8", "compressed-tensors int8 (W8A8)", _INT8),
+    ("compressed-tensors-w8a16", "compressed-tensors int8 weights (W8A16)", _INT8),
+    ("compressed-tensors-w8-group", "compressed-tensors int8 in groups", _FREE_SCALE),
+    ("compressed-tensors-w4a8", "compressed-tensors int4 per channel (W4A8)", _INT4),
+    ("compressed-tensors-w4a8-group", "compressed-tensors int4 in groups (W4A8)", _FREE_SCALE),
+    ("compressed-tensors-w4a16", "compressed-tensors int4 per channel (W4A16)", _INT4),
+    ("compressed-tensors-w4a16-group", "compressed-tensors int4 in groups (W4A16)", _FREE_SCALE),
+    ("compressed-tensors-fp8", "compressed-tensors FP8 per channel or tensor", _FREE_SCALE),
+    ("compressed-tensors-fp8-block", "compressed-tensors FP8 in 128 x 128 blocks", _FREE_SCALE),
+    ("compressed-tensors-mxfp8", "compressed-tensors MXFP8", _MXFP8),
+    ("compressed-tensors-mxfp4", "compressed-tensors MXFP4", _MXFP4),
+    ("compressed-tensors-nvfp4", "compressed-tensors NVFP4", _FREE_SCALE),
+    ("fp8", "FP8 per channel or tensor", _FREE_SCALE),
+    ("fp8-block", "FP8 in 128 x 128 blocks", _FREE_SCALE),
+    ("fp8-block-ue8m0", "FP8 in blocks whose scales are powers of two", _BLOCK_E8M0),
+    ("deepseek-v4-fp4", "DeepSeek-V4's FP4 with e8m0 scales", _MXFP4),
+    ("mxfp8", "MXFP8", _MXFP8),
+    ("gpt-oss-mxfp4", "gpt-oss MXFP4 blocks", _MXFP4),
+    ("msmodelslim-w8a8-dynamic", "msModelSlim W8A8_DYNAMIC", _INT8),
+    ("msmodelslim-w8a8", "msModelSlim W8A8 with static activations", _INT8),
+    ("msmodelslim-w8a8-mix", "msModelSlim W8A8_MIX", _INT8),
+    ("msmodelslim-w8a16", "msModelSlim W8A16", _INT8),
+    ("msmodelslim-w4a8-dynamic", "msModelSlim W4A8_DYNAMIC", _INT4),
+    ("msmodelslim-w4a8-dynamic-group", "msModelSlim W4A8_DYNAMIC in groups", _TWO_STAGE),
+    ("msmodelslim-w4a8-dynamic-old", "msModelSlim W4A8_DYNAMIC, one code per byte", _INT4),
+    ("msmodelslim-w4a8-dynamic-old-group", "msModelSlim W4A8_DYNAMIC in groups, one code per byte", _TWO_STAGE),
+    ("msmodelslim-w4a16", "msModelSlim W4A16", _FREE_SCALE),
+    ("msmodelslim-w8a8-mxfp8", "msModelSlim W8A8_MXFP8", _MXFP8),
+    ("msmodelslim-w4a8-mxfp", "msModelSlim W4A8_MXFP", _MXFP4),
+    ("msmodelslim-w4a4-mxfp4", "msModelSlim W4A4_MXFP4", _W4A4),
+    ("msmodelslim-w4a16-mxfp4", "msModelSlim W4A16_MXFP4", _MXFP4),
+    ("msmodelslim-w4a4-mxfp4-dualscale", "msModelSlim W4A4_MXFP4_DUALSCALE", _NONE),
+    ("msmodelslim-wfp8afp8-dynamic", "msModelSlim WFP8AFP8_DYNAMIC", _FREE_SCALE),
+    ("msmodelslim-w8a8fp8-dynamic", "msModelSlim W8A8FP8_DYNAMIC", _FREE_SCALE),
+    ("modelopt-nvfp4", "ModelOpt NVFP4", _FREE_SCALE),
+    ("modelopt-w4a16-nvfp4", "ModelOpt W4A16_NVFP4", _FREE_SCALE),
+    ("modelopt-fp8", "ModelOpt FP8", _FREE_SCALE),
+    ("modelopt-fp8-pb-wo", "ModelOpt FP8 in blocks", _FREE_SCALE),
+    ("modelopt-mxfp8", "ModelOpt MXFP8", _MXFP8),
+    ("modelopt-mxfp4", "ModelOpt MXFP4", _MXFP4),
+    ("modelopt-w4a8-mxfp4-fp8", "ModelOpt W4A8_MXFP4_FP8", _MXFP4),
+    ("gptq-int4", "GPTQ int4 per channel, symmetric", _INT4),
+    ("gptq-int4-group", "GPTQ int4 in groups", _FREE_SCALE),
+    ("gptq-int8", "GPTQ int8 per channel, symmetric", _INT8),
+    ("gptq-int8-group", "GPTQ int8 in groups", _FREE_SCALE),
+    ("awq-int4", "AWQ int4 per channel", _FREE_SCALE),
+    ("awq-int4-group", "AWQ int4 in groups", _FREE_SCALE),
+    ("auto-round-int4", "AutoRound int4 per channel, symmetric", _INT4),
+    ("auto-round-int4-group", "AutoRound int4 in groups", _FREE_SCALE),
+    ("auto-round-int8", "AutoRound int8 per channel, symmetric", _INT8),
+    ("auto-round-int8-group", "AutoRound int8 in groups", _FREE_SCALE),
+    ("auto-round-mxfp4", "AutoRound MXFP4", _MXFP4),
+    ("auto-round-mxfp8", "AutoRound MXFP8", _MXFP8),
+    ("auto-round-nvfp4", "AutoRound NVFP4", _FREE_SCALE),
+    ("auto-round-fp8", "AutoRound FP8", _FREE_SCALE),
+    ("quark-mxfp4", "Quark MXFP4", _MXFP4),
+    ("quark-int8", "Quark int8 per channel or tensor", _INT8),
+    ("quark-fp8", "Quark FP8 per channel or tensor", _FREE_SCALE),
+)
+
+_LOADS = frozenset({BF16})
+
+FORMATS: dict[str, FormatFacts] = {
+    name: FormatFacts(name, label, name in _LOADS, kind.exact, kind.note, kind.lossy) for name, label, kind in _TABLE
+}
+"""Every format with a name, by that name."""
+
+_DIFFER = "experts of one layer are stored in different ways; the operator wants one way per layer"
+
+
+def format_facts(name: str) -> FormatFacts:
+    """Facts of a format; for one that no row names, facts that say so and load nothing."""
+    if name in FORMATS:
+        return FORMATS[name]
+    note = _DIFFER if " of the experts" in name else "this quantisation is not known here"
+    return FormatFacts(name, name, False, (), note)
