@@ -10,14 +10,14 @@ ENTRY = re.compile(r"^\| (B\d\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 GAPS = {24, 42, 46, 47, 51}
 
 
-def tests_in(path: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_named_test_exists(repository: Path) -> None:
     named = NAMED.findall((repository / "docs" / "failures.md").read_text(encoding="utf-8"))
-    missing = [f"{file}::{name}" for file, name in named if name not in tests_in(repository / file)]
+    missing = [f"{file}::{name}" for file, name in named if name not in names_in(repository / file)]
     assert len(named) > 50
     assert missing == []
 
@@ -34,7 +34,7 @@ def test_every_test_named_after_an_entry_is_in_the_table(repository: Path) -> No
     written = {
         f"{path.relative_to(repository)}::{name}"
         for path in (repository / "tests" / "failures").glob("test_b*.py")
-        for name in tests_in(path)
+        for name in names_in(path)
         if re.match(r"test_b\d\d_", name)
     }
     assert sorted(name for name in written if f"`{name}`" not in table) == []
