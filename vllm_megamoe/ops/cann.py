@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.ops.cann_rules import check_call, checked_creation
 from vllm_megamoe.profiles.choice import simulated_profile
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ def create_buffer(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, An
     given = dict(arguments)
     given["dispatch_quant_out_dtype"] = _out_dtype(given["dispatch_quant_out_dtype"])
     wanted = _sayable("get_symm_buffer_for_mega_moe", given, installed().create_names)
-    make_communicator(group)
-    return installed().create(group, *sizes, **wanted)
+    with checked_creation(group, sizes, given):
+        make_communicator(group)
+        return installed().create(group, *sizes, **wanted)
 
 
 def make_communicator(group: Any) -> None:
@@ -128,10 +130,10 @@ def call(
             f"mega_moe: sym_buffer is a {type(sym_buffer).__name__}; wanted what get_symm_buffer_for_mega_moe returned."
         )
     given = {name: _as_list(value) if name in _LISTS else value for name, value in arguments.items()}
+    l1, l2 = _as_list(l1_weights), _as_list(l2_weights)
+    check_call(x, topk_weights, (l1, l2), sym_buffer, given)
     wanted = _sayable("mega_moe", given, installed().run_names)
-    y, counts = installed().run(
-        x, topk_ids, topk_weights, _as_list(l1_weights), _as_list(l2_weights), sym_buffer, **wanted
-    )
+    y, counts = installed().run(x, topk_ids, topk_weights, l1, l2, sym_buffer, **wanted)
     return y, counts
 
 

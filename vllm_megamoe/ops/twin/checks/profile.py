@@ -1,23 +1,24 @@
 """The one place where a product's limits enter: facts out of a buffer and a call, and the first broken rule raised."""
 
-import os
-
 import torch
 
-from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.layout.acl import AclDtype, dtype_of, normalise_dtype
+from vllm_megamoe.layout.acl import normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.call import Call, Experts
 from vllm_megamoe.ops.twin.refusal import refusal
 from vllm_megamoe.ops.twin.weights import RawWeights
+from vllm_megamoe.ops.type_name import type_name
 from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
 from vllm_megamoe.profiles.sizes import ccl_buffer_size
+from vllm_megamoe.profiles.window_size import BUFFSIZE_VARIABLE as WINDOW_VARIABLE
+from vllm_megamoe.profiles.window_size import DEFAULT_MB as DEFAULT_WINDOW_MB
+from vllm_megamoe.profiles.window_size import hccl_buffsize
 
-WINDOW_VARIABLE = "HCCL_BUFFSIZE"
-DEFAULT_WINDOW_MB = 200
+__all__ = ["DEFAULT_WINDOW_MB", "WINDOW_VARIABLE"]
+
 _MIB = 1 << 20
 
 
@@ -133,17 +134,8 @@ def window_bytes(profile: Profile, buffer: BufferFacts) -> int:
     """
     if not profile.is_a2_a3:
         return ccl_buffer_size(profile, buffer)
-    text = os.environ.get(WINDOW_VARIABLE) or str(DEFAULT_WINDOW_MB)
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{WINDOW_VARIABLE}={text!r}; wanted a number of MB, at least 1 (default 200).")
     # HCCL allocates one half for each direction and reports the sum (torch_api.txt:381).
-    return 2 * _MIB * int(text)
-
-
-def type_name(dtype: torch.dtype) -> str:
-    """ACL's name of a tensor's type. Packed FP4 is the only x that comes in uint8."""
-    found = AclDtype.FLOAT4_E2M1 if dtype == torch.uint8 else dtype_of(dtype)
-    return str(dtype).removeprefix("torch.").upper() if found is None else found.name
+    return 2 * _MIB * hccl_buffsize()
 
 
 def _weight_facts(experts: Experts, raw: RawWeights) -> WeightFacts:
