@@ -9,7 +9,13 @@ from profiles.sizes.buffers import legal_950, make, on_950
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.profiles.call_facts import BufferFacts
 from vllm_megamoe.profiles.profile import find_profile
-from vllm_megamoe.profiles.sizes import ccl_buffer_size, hccl_buffsize_mb, operator_helper, window_memory
+from vllm_megamoe.profiles.sizes import (
+    ccl_buffer_size,
+    hccl_buffsize_mb,
+    operator_helper,
+    smallest_window,
+    window_memory,
+)
 from vllm_megamoe.profiles.sizes.window_950 import bitmap_window, list_window, urma_window
 
 EP16 = {tokens: make(16, 256, tokens, 8, 7168, 4) for tokens in (128, 4096)}
@@ -39,6 +45,15 @@ def test_9_1_takes_its_own_formula_and_9_2_the_larger_one() -> None:
     wide = make(64, 1024, 1024, 32, 1024, 4)
     assert bitmap_window(wide) > list_window(wide)
     assert ccl_buffer_size(on_950(), wide) == bitmap_window(wide)
+
+
+def test_a_window_that_a_package_made_is_judged_by_the_formula_that_asks_for_less() -> None:
+    """The package of 2026-08 allocates 15,728,640 bytes and is right with them; over URMA it overruns them."""
+    assert smallest_window(on_950(), EP16[128]) == 15_728_640
+    assert smallest_window(find_profile("950@9.1"), EP16[128]) == 15_728_640
+    assert smallest_window(on_950("urma"), EP16[128]) == urma_window(EP16[128]) > 15_728_640
+    wide = make(64, 1024, 1024, 32, 1024, 4)
+    assert smallest_window(on_950(), wide) == list_window(wide) < bitmap_window(wide)
 
 
 def test_neither_rows_nor_receive_capacity_enter() -> None:

@@ -15,11 +15,11 @@ def window(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFact
     if call.ccl_buffer_size is None or profile.product == "none":
         return None
     # Only this rule needs the sizes, so that a table of limits loads without them.
-    from vllm_megamoe.profiles.sizes import ccl_buffer_size
+    from vllm_megamoe.profiles.sizes import smallest_window
 
     quantised = call.routed.element1 in ("INT8", "INT4")
     rows = call.rows if profile.is_a2_a3 else None
-    least = ccl_buffer_size(profile, buffer, rows=rows, quantised=quantised if profile.is_a2_a3 else None)
+    least = smallest_window(profile, buffer, rows=rows, quantised=quantised if profile.is_a2_a3 else None)
     if call.ccl_buffer_size >= least:
         return None
     if profile.is_a2_a3:

@@ -3,7 +3,7 @@
 from vllm_megamoe.profiles.sizes.helper import HelperSize, operator_helper
 from vllm_megamoe.profiles.sizes.received import received_rows
 from vllm_megamoe.profiles.sizes.weights import ExpertBytes, expert_bytes, weight_bytes
-from vllm_megamoe.profiles.sizes.window import ccl_buffer_size, hccl_buffsize_mb, window_memory
+from vllm_megamoe.profiles.sizes.window import ccl_buffer_size, hccl_buffsize_mb, smallest_window, window_memory
 from vllm_megamoe.profiles.sizes.wire import WireBytes, wire_bytes_per_token
 from vllm_megamoe.profiles.sizes.workspace import workspace_bytes
 
@@ -16,6 +16,7 @@ __all__ = [
     "hccl_buffsize_mb",
     "operator_helper",
     "received_rows",
+    "smallest_window",
     "weight_bytes",
     "window_memory",
     "wire_bytes_per_token",

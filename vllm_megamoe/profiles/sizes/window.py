@@ -28,6 +28,19 @@ def ccl_buffer_size(
     return 2 * least_half(profile, buffer, rows=rows, quantised=quantised)
 
 
+def smallest_window(
+    profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None
+) -> int:
+    """Bytes of the whole window below which no package of the revision works; for judging a window that is there.
+
+    Differs from `ccl_buffer_size`, which every package of the revision takes, on 950@9.2 alone: there the package
+    allocates for itself, and its two sources differ. Arguments as of `ccl_buffer_size`.
+    """
+    if profile.is_950:
+        return window_950.smallest_bytes(profile, buffer)
+    return ccl_buffer_size(profile, buffer, rows=rows, quantised=quantised)
+
+
 def least_half(profile: Profile, buffer: BufferFacts, *, rows: int | None = None, quantised: bool | None = None) -> int:
     """One half of an A2 or A3 window, bytes; arguments as of `ccl_buffer_size`."""
     tokens = buffer.num_max_tokens_per_rank if rows is None else rows

@@ -26,6 +26,17 @@ def least_bytes(profile: Profile, buffer: BufferFacts) -> int:
     return max(bitmap_window(buffer), list_window(buffer))
 
 
+def smallest_bytes(profile: Profile, buffer: BufferFacts) -> int:
+    """Bytes of the whole window that some package of the revision is content with.
+
+    A 950 package allocates by its own formula, so a window that a real package made is judged by the smaller of the two
+    of 9.2; over URMA by the kernel's layout, which the package of 2026-08 overruns without a word.
+    """
+    if profile.revision == "9.1" or profile.topology == "urma":
+        return least_bytes(profile, buffer)
+    return min(bitmap_window(buffer), list_window(buffer))
+
+
 def bitmap_window(buffer: BufferFacts) -> int:
     """MTE of 9.1.0 and of 2026-08 (op tiling arch35, CalcPeermemLeastSize): a bit per route for each (expert, rank)."""
     return SYNC + _bitmaps(buffer) + _records(buffer) + _landing(buffer)
