@@ -59,6 +59,8 @@ def sabotage(llm: LLM, kind: str) -> None:
 
 
 def _layers_of_worker(worker: Any) -> list[dict[str, Any]]:
+    from vllm_megamoe.method.load_weights import operand_bytes
+
     found = []
     for name, module in worker.model_runner.get_model().named_modules():
         state = getattr(module, "mega_moe", None)
@@ -68,6 +70,10 @@ def _layers_of_worker(worker: Any) -> list[dict[str, Any]]:
                     "name": name,
                     "use_case": str(state.plan.use_case),
                     "calls": state.calls,
+                    "steps": state.steps,
+                    "bytes": operand_bytes(state.operands),
+                    "plan_bytes": state.plan.weight_bytes,
+                    "chunk": state.plan.capacity.chunk,
                     "counts": state.counts.tolist(),
                     "rank": state.seat.rank,
                     "buffer": id(module.mega_moe_buffer),

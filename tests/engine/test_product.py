@@ -1,0 +1,88 @@
+"""A product's rules in force: the engine runs what the plan said before it started, and the rows stay right.
+
+The workspace budget is set so low that the plan cuts a large step into several calls; on A3 each call's rows are padded
+to the same number on both ranks, with a mask.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import EAGER, MEGAMOE, TP2, Engines
+from test_bfloat16 import check
+
+from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import Plan, make_plan
+from vllm_megamoe.plan.read_config import read_layers
+
+pytestmark = pytest.mark.engine
+
+OPTIONS = {"profile": "a3@9.2", "workspace_budget_gib": 0.0325}
+
+
+@pytest.fixture(scope="module")
+def plan(checkpoint: str) -> Plan:
+    """From config.json alone, as the command line makes it."""
+    config = json.loads((Path(checkpoint) / "config.json").read_text())
+    engine = EngineFacts("bfloat16", tensor_parallel=2, expert_parallel=True, max_num_batched_tokens=2048)
+    return make_plan(engine, read_layers(config), Options(**OPTIONS))
+
+
+@pytest.fixture(scope="module")
+def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
+    """vLLM's own MoE on one rank; the same job as in test_bfloat16."""
+    step = {"do": "own_teacher", "prompts": prompts, "max_tokens": 16}
+    return dict(engines.run({"model": checkpoint, **EAGER}, [step])[0])
+
+
+@pytest.fixture(scope="module")
+def run(engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: dict[str, Any]) -> list[Any]:
+    """The layers before, the answers, the layers after."""
+    teacher = {"do": "teacher", "sequences": baseline["sequences"], "starts": [len(p) for p in prompts]}
+    llm = {
+        "model": checkpoint,
+        **MEGAMOE,
+        **TP2,
+        **EAGER,
+        "max_num_batched_tokens": 2048,
+        "enable_prefix_caching": False,
+        "additional_config": {"megamoe": OPTIONS},
+    }
+    return engines.run(llm, [{"do": "layers"}, teacher, {"do": "layers"}])
+
+
+def test_rows_cut_into_calls_and_padded_stay_right(checkpoint: str, baseline: dict[str, Any], run: list[Any]) -> None:
+    check(checkpoint, baseline["top"], run[1])
+
+
+def test_the_engine_is_what_the_plan_said(plan: Plan, run: list[Any]) -> None:
+    capacity = plan.layers[0].capacity
+    assert capacity.calls > 1
+    for worker in run[2]:
+        assert [layer["name"].split(".experts")[0] for layer in worker] == [
+            layer.facts.name.split(".experts")[0] for layer in plan.layers
+        ]
+        for layer, planned in zip(worker, plan.layers, strict=True):
+            assert layer["bytes"] == layer["plan_bytes"] == planned.weight_bytes
+            assert layer["num_max_tokens_per_rank"] == layer["chunk"] == planned.capacity.chunk
+
+
+def test_the_step_makes_as_many_calls_as_planned_on_both_ranks(
+    plan: Plan, run: list[Any], baseline: dict[str, Any]
+) -> None:
+    """All sequences fit into one step of 2048 tokens, whose rows the two ranks share."""
+    rows = -(-sum(len(sequence) for sequence in baseline["sequences"]) // 2)
+    calls = -(-rows // plan.layers[0].capacity.chunk)
+    assert calls > 1
+    after, before = ([[(layer["steps"], layer["calls"]) for layer in worker] for worker in run[n]] for n in (2, 0))
+    assert before == [[(0, 0)] * 2] * 2
+    assert after == [[(1, calls)] * 2] * 2
+
+
+def test_padding_reaches_no_expert(run: list[Any], baseline: dict[str, Any]) -> None:
+    """Each row goes to two experts and to no more. Every token is run once, as part of its prompt."""
+    rows = sum(len(sequence) for sequence in baseline["sequences"])
+    for index in range(2):
+        assert sum(sum(worker[index]["counts"]) for worker in run[2]) == 2 * rows
