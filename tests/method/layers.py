@@ -51,7 +51,9 @@ def plan_of(
     plan = plan_layer(engine, facts or facts_of(case), Options(**asked))
     capacity = replace(plan.capacity, pad=pad)
     if chunk:
-        capacity = replace(capacity, chunk=chunk, calls=-(-rows // chunk), receive_bound=plan.buffer.receive_bound(chunk))
+        capacity = replace(
+            capacity, chunk=chunk, calls=-(-rows // chunk), receive_bound=plan.buffer.receive_bound(chunk)
+        )
     return replace(plan, capacity=capacity, buffer=replace(plan.buffer, num_max_tokens_per_rank=capacity.chunk))
 
 
