@@ -7,14 +7,15 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.profiles.choice import choose_profile
+from vllm_megamoe.profiles.profile import PROFILE_NAMES, find_profile
 
 KEY = "megamoe"
 
-Profile = Literal["none", "a2@9.1", "a3@9.1", "950@9.1", "a2@9.2", "a3@9.2", "950@9.2"]
 UseCaseOption = Literal["auto", "a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 
 
@@ -27,7 +28,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    profile: Profile | None = None
+    profile: str | None = None
     """Product and operator revision whose limits hold. None: VLLM_MEGAMOE_PROFILE, else `none`."""
     topology: Literal["auto", "mte", "urma"] = "auto"
     backend: Literal["auto", "cann", "cpu"] = "auto"
@@ -42,6 +43,16 @@ class Options(BaseModel):
     max_recv_token_num: int = Field(default=0, ge=0)
     allow_token_drop: bool = False
     workspace_budget_gib: float = Field(default=2.0, gt=0)
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                find_profile(name)
+            except ConfigError as error:
+                raise PydanticCustomError("profile", "{reason}", {"reason": str(error)}) from error
+        return name
 
     @property
     def chosen_profile(self) -> str:
@@ -78,6 +89,9 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
         meant = f"; did you mean {near[0]!r}?" if near else "."
         return f"additional_config[{KEY!r}]: {name!r} is not an option{meant} Options: {', '.join(model.model_fields)}."
     value = detail["input"]
+    if detail["type"] == "profile":
+        near = difflib.get_close_matches(str(value), PROFILE_NAMES, n=1)
+        return f"additional_config[{KEY!r}]: {detail['msg']}" + (f" Did you mean {near[0]!r}?" if near else "")
     sentence = (
         f"additional_config[{KEY!r}]: {name} = {value!r}; {str(detail['msg'])[0].lower()}{str(detail['msg'])[1:]}"
     )
