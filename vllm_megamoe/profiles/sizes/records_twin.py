@@ -21,6 +21,10 @@ def dispatch_record(buffer: BufferFacts, *, elements_per_byte: int, with_weight:
     return token + (4 if with_weight or merging else 0) + (8 if merging else 0)
 
 
-def combine_row(hidden: int, *, quantised: bool) -> int:
-    """Bytes of a row on its way back: bf16, or MXFP8 codes and scales."""
-    return hidden + ceil_div(hidden, 32) if quantised else 2 * hidden
+def combine_row(buffer: BufferFacts) -> int:
+    """Bytes of a row on its way back: bf16, or MXFP8 codes and scales; where a capacity may drop rows, a byte that
+    says whether this one was computed.
+    """
+    hidden, capped = buffer.hidden, buffer.max_recv_token_num > 0 and buffer.combine_comm_mode == 0
+    row = hidden + ceil_div(hidden, 32) if buffer.combine_quant_mode else 2 * hidden
+    return row + int(capped)

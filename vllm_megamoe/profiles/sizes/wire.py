@@ -88,9 +88,8 @@ def _record(profile: Profile, buffer: BufferFacts, use_case: str | None, weights
 
 
 def _row(profile: Profile, buffer: BufferFacts) -> int:
-    quantised = buffer.combine_quant_mode != 0
     if profile.product == "none":
-        return records_twin.combine_row(buffer.hidden, quantised=quantised)
+        return records_twin.combine_row(buffer)
     if profile.is_950:
-        return records_950.combine_row(buffer.hidden, quantised=quantised)
+        return records_950.combine_row(buffer.hidden, quantised=buffer.combine_quant_mode != 0)
     return 2 * buffer.hidden
