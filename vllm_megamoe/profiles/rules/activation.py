@@ -42,7 +42,7 @@ def clamp(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts
 @call_rule("clamp-situglu")
 def clamp_situglu(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """situglu has no clamp."""
-    if call.activation != "situglu" or call.activation_clamp is None:
+    if call.activation != "situglu" or call.activation_clamp is None or profile.revision == "9.1":
         return None
     silent = "the wrapper drops the clamp"
     value, source = repr(call.activation_clamp), f"{README}:509; {WRAPPER_92} (_normalize_activation_params)"
@@ -52,6 +52,8 @@ def clamp_situglu(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
 @call_rule("activation-params")
 def activation_params(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Finite, and those of situglu above 0."""
+    if profile.revision == "9.1":
+        return None
     source = f"{README}:509; {ARCH22_92}:377-400; {ARCH35_92}:390-420"
     for name, value in call.activation_params.items():
         if not math.isfinite(value):

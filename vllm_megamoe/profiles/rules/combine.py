@@ -56,7 +56,7 @@ def merging(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFac
 @call_rule("merging-quantised")
 def merging_quantised(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Merged rows are sent as BF16; a quantised x needs its weights forward."""
-    if buffer.combine_comm_mode != 1:
+    if buffer.combine_comm_mode != 1 or 1 not in limits.combine_comm_modes.value:
         return None
     wanted = ""
     if buffer.combine_quant_mode != 0:
@@ -72,7 +72,9 @@ def merging_quantised(profile: Profile, limits: Limits, buffer: BufferFacts, cal
 def merging_tokens(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Bound of num_max_tokens_per_rank while merging."""
     most = _BLOCK * min(_BLOCKS, _PAIRS // max(buffer.num_topk, 1))
-    if buffer.combine_comm_mode != 1 or buffer.num_max_tokens_per_rank <= most:
+    if buffer.combine_comm_mode != 1 or 1 not in limits.combine_comm_modes.value:
+        return None
+    if buffer.num_max_tokens_per_rank <= most:
         return None
     wanted = f"at most {most} with combine_comm_mode=1 and num_topk={buffer.num_topk}"
     value = str(buffer.num_max_tokens_per_rank)

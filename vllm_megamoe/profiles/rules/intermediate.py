@@ -24,7 +24,9 @@ def intermediate(profile: Profile, limits: Limits, buffer: BufferFacts, call: Ca
 @call_rule("shared-intermediate")
 def shared_intermediate(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Shared experts are as wide as the routed ones."""
-    if call.shared is None or call.shared.intermediate_hidden == call.routed.intermediate_hidden:
+    if call.shared is None or not limits.max_shared_experts.value:
+        return None
+    if call.shared.intermediate_hidden == call.routed.intermediate_hidden:
         return None
     value, wanted = str(call.shared.intermediate_hidden), f"{call.routed.intermediate_hidden}, as of the routed experts"
     source = f"{README}:604; {ARCH35_92} (rows and columns of the shared weights)"

@@ -40,7 +40,7 @@ def receive_int4(profile: Profile, limits: Limits, buffer: BufferFacts, call: Ca
 def receive_overflow(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """More rows than the capacity; seen once the ranks have met."""
     capacity, most = buffer.max_recv_token_num, max(call.received_rows, default=0)
-    if not capacity or most <= capacity:
+    if capacity <= 0 or most <= capacity:
         return None
     rank = call.received_rows.index(most)
     silent = "it drops the rows beyond it, and expert_token_nums still counts them"

@@ -62,7 +62,7 @@ def shared_format(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
 @call_rule("shared-layout")
 def shared_layout(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """List or stack, as the routed experts."""
-    if call.shared is None or call.shared.stacked == call.routed.stacked:
+    if call.shared is None or not limits.max_shared_experts.value or call.shared.stacked == call.routed.stacked:
         return None
     words = ("a list", "a stack")
     value, wanted = words[call.shared.stacked], f"{words[call.routed.stacked]}, as l1_weights"
