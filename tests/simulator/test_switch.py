@@ -1,0 +1,100 @@
+"""VLLM_MEGAMOE_SIMULATE: where it takes effect, what it says, what it leaves alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.profiles.choice import choose_profile, simulated_profile
+
+TESTS = Path(__file__).parents[1]
+
+SERVE = """
+import logging, sys, torch.distributed as dist
+from pathlib import Path
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+sys.path.insert(0, {tests!r})
+from ops.operands import Form, buffer_arguments, call_arguments
+from oracle.make import Shape, make_case
+from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, mega_moe, settings
+
+def rank(r, place):
+    dist.init_process_group("gloo", init_method="file://" + place, rank=r, world_size=2)
+    case = make_case("a16w16", Shape((6, 6), 4, 1024, 1024, 2))
+    buffer = get_symm_buffer_for_mega_moe(dist.group.WORLD, **buffer_arguments(case))
+    y, counts = mega_moe(**call_arguments(case, r, Form()), sym_buffer=buffer)
+    with settings(profile="none", backend="cpu"):
+        plain = get_symm_buffer_for_mega_moe(dist.group.WORLD, **buffer_arguments(case))
+        want, _ = mega_moe(**call_arguments(case, r, Form()), sym_buffer=plain)
+    print(isinstance(buffer, SymmBuffer), buffer.ccl_buffer_size > 0, bool((y == want).all()))
+    print(sorted(name for name in sys.modules if name.startswith(("torch_npu", "cann_ops"))), flush=True)
+
+if __name__ == "__main__":
+    rank(int(sys.argv[1]), sys.argv[2])
+"""
+
+
+def start(code: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_simulated_product_runs_behind_the_public_functions(tmp_path: Path) -> None:
+    code, place = SERVE.format(tests=str(TESTS)), str(tmp_path / "store")
+    ranks = [start(code, str(r), place, VLLM_MEGAMOE_SIMULATE="a3@9.1") for r in range(2)]
+    for process in ranks:
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        lines = output.splitlines()
+        assert lines[-2:] == ["False True True", "[]"]
+        assert [line for line in lines if "SIMULATING a3@9.1 on the CPU" in line][0].startswith("WARNING ")
+
+
+@pytest.mark.parametrize("package", ["torch_npu", "cann_ops_transformer", "cann_ops_transformer.ops"])
+def test_nobody_else_can_import_the_packages(package: str) -> None:
+    code = f"import vllm_megamoe.simulator as s; s.device('a3@9.1'); import {package}"
+    process = start(code, VLLM_MEGAMOE_SIMULATE="a3@9.1")
+    assert f"No module named '{package.split('.')[0]}'" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+
+
+def test_the_simulated_product_is_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_SIMULATE", "950@9.2")
+    monkeypatch.delenv("VLLM_MEGAMOE_PROFILE", raising=False)
+    assert (simulated_profile(), choose_profile(None), choose_profile("950@9.2")) == ("950@9.2",) * 3
+    with pytest.raises(ConfigError, match=r"profile='a3@9.1' with VLLM_MEGAMOE_SIMULATE='950@9.2'"):
+        choose_profile("a3@9.1")
+    monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a2@9.1")
+    with pytest.raises(ConfigError, match=r"profile='a2@9.1'"):
+        choose_profile(None)
+
+
+def test_settings_cannot_name_another_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm_megamoe.ops import settings
+
+    monkeypatch.setenv("VLLM_MEGAMOE_SIMULATE", "950@9.2")
+    with pytest.raises(ConfigError, match="profile='none'"), settings(profile="none"):
+        pass
+    with settings(profile="none", backend="cpu") as config:
+        assert config.profile == "none"
+
+
+@pytest.mark.parametrize("name", ["a3", "none", "310p@9.1"])
+def test_what_cannot_be_simulated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_SIMULATE", name)
+    with pytest.raises(ConfigError, match=name.split("@")[0]):
+        simulated_profile()
+
+
+def test_without_the_switch_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_MEGAMOE_SIMULATE", raising=False)
+    monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a2@9.1")
+    assert (simulated_profile(), choose_profile(None), choose_profile("a3@9.1")) == ("", "a2@9.1", "a3@9.1")
