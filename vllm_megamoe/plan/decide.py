@@ -15,7 +15,7 @@ from vllm_megamoe.plan.violation import Violation, of_product
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
-from vllm_megamoe.profiles.sizes import ccl_buffer_size, hccl_buffsize_mb, weight_bytes, workspace_bytes
+from vllm_megamoe.profiles.sizes import hccl_buffsize_mb, weight_bytes, window_memory, workspace_bytes
 from vllm_megamoe.profiles.use_cases import UseCase
 
 GIB = 1 << 30
@@ -139,7 +139,7 @@ def _plan(
         profile=profile,
         backend=options.backend,
         weight_bytes=size * element // 2 if choice.use_case is UseCase.A16W16 else size,
-        window_bytes=ccl_buffer_size(profile, buffer),
+        window_bytes=window_memory(profile, buffer),
         hccl_buffsize_mb=hccl_buffsize_mb(profile, buffer),
     )
 

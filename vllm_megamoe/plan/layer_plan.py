@@ -32,7 +32,7 @@ class LayerPlan:
         tokens: whether the rows are replicated over the ranks, and so are split before the call.
         profile, backend: as chosen.
         weight_bytes: operands of this layer on one rank, fused shared experts included.
-        window_bytes: the communicator's window (A2/A3: both halves), 0 in profile `none`.
+        window_bytes: memory of the communicator's window (A2/A3: both halves), 0 in profile `none`.
         hccl_buffsize_mb: what HCCL_BUFFSIZE must be at least, None where the operator allocates its own.
     """
 
