@@ -147,6 +147,7 @@ def test_no_part_takes_a_name_of_the_standard_library(repository: Path) -> None:
         ("vllm_megamoe.layout", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.checkpoint", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.plan", ("vllm", "transformers", "torch_npu")),
+        ("vllm_megamoe.cli.app", ("torch", "numpy", "vllm", "transformers", "torch_npu", "matplotlib")),
         ("vllm_megamoe.ops", ("vllm", "transformers", "torch_npu", "cann_ops_transformer")),
     ],
 )

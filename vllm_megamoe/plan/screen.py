@@ -41,11 +41,16 @@ def kinds(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
 def layer_numbers(layers: Iterable[LayerPlan]) -> str:
     """`3-60`, `0, 2, 4-6`, or the name where no number is known."""
     layers = list(layers)
-    numbers = sorted(layer.facts.index for layer in layers)
-    if numbers[0] < 0:
-        return layers[0].facts.name
+    return number_runs(layer.facts.index for layer in layers) or layers[0].facts.name
+
+
+def number_runs(numbers: Iterable[int]) -> str:
+    """`0, 2, 4-6`; empty where one of them is -1, which stands for an unknown number."""
+    ordered = sorted(numbers)
+    if not ordered or ordered[0] < 0:
+        return ""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in ordered:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:

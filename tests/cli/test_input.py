@@ -1,0 +1,134 @@
+"""What MODEL may be, and what a wrong one is told; exit code 2 means that nothing was decided."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.command import QWEN3_30B_A3B, report, run, write_model
+
+FP8_SIDE_FILE = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": []}}
+
+
+def refused(*arguments: str) -> str:
+    found = run(*arguments)
+    assert found.exit_code == 2
+    assert found.stdout == ""
+    return " ".join(found.stderr.split())
+
+
+def test_a_folder_its_config_and_a_copy_of_it_are_the_same_model(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", QWEN3_30B_A3B)
+    copy = tmp_path / "Qwen--Qwen3-30B-A3B_config.json"
+    copy.write_text(json.dumps(QWEN3_30B_A3B))
+    whole, file, named = (report(each) for each in (folder, f"{folder}/config.json", str(copy)))
+    assert whole == file
+    assert named["model"] == "Qwen/Qwen3-30B-A3B"
+    assert named["groups"] == whole["groups"]
+    assert f"vllm serve {folder} " in whole["command"]
+
+
+def test_side_files_are_read_beside_a_folders_config_and_beside_a_copy(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", QWEN3_30B_A3B, hf_quant_config=FP8_SIDE_FILE)
+    assert report(folder)["formats"][0]["name"] == "modelopt-nvfp4"
+    assert report(f"{folder}/config.json")["formats"][0]["name"] == "modelopt-nvfp4"
+    (tmp_path / "org--name_config.json").write_text(json.dumps(QWEN3_30B_A3B))
+    assert report(str(tmp_path / "org--name_config.json"))["formats"][0]["name"] == "bf16"
+    (tmp_path / "org--name_hf_quant_config.json").write_text(json.dumps(FP8_SIDE_FILE))
+    assert report(str(tmp_path / "org--name_config.json"))["formats"][0]["name"] == "modelopt-nvfp4"
+
+
+def test_msmodelslims_description_beside_the_config_names_the_format(tmp_path: Path) -> None:
+    parts = ("gate_proj", "up_proj", "down_proj")
+    described = {
+        f"model.layers.{layer}.mlp.experts.{expert}.{part}.weight": "W8A8_DYNAMIC"
+        for layer in range(2)
+        for expert in range(4)
+        for part in parts
+    }
+    small = QWEN3_30B_A3B | {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2}
+    found = report(write_model(tmp_path, small, quant_model_description=described))
+    assert found["formats"][0]["name"] == "msmodelslim-w8a8-dynamic"
+    assert not found["holds"]
+
+
+@pytest.mark.parametrize("name", ["hf_quant_config.json", "x_hf_quant_config.json", "quant_model_description.json"])
+def test_a_description_alone_is_answered(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(json.dumps(FP8_SIDE_FILE))
+    found = report(str(tmp_path / name))
+    assert found["moe_layers"] == 0
+    assert "config.json" in found["summary"]
+    assert run("plan", str(tmp_path / name)).exit_code == 0
+
+
+def test_a_dense_model_is_answered(tmp_path: Path) -> None:
+    dense = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 28}
+    found = report(write_model(tmp_path, dense))
+    assert found["moe_layers"] == 0
+    assert found["groups"] == []
+    assert found["command"] is None
+    assert "no MoE layer" in run("plan", str(tmp_path)).stdout
+
+
+def test_missing_and_unreadable_input(tmp_path: Path) -> None:
+    assert "no such file or folder" in refused("plan", str(tmp_path / "absent"))
+    assert "no config.json in this folder" in refused("plan", str(tmp_path))
+    (tmp_path / "config.json").write_text("{broken")
+    assert "not JSON" in refused("plan", str(tmp_path))
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    assert "not JSON" in refused("plan", str(tmp_path))
+    (tmp_path / "config.json").write_text("[1]")
+    assert "JSON of type list" in refused("plan", str(tmp_path))
+
+
+def test_a_value_of_another_kind_is_named(tmp_path: Path) -> None:
+    assert "hidden_size" in refused("plan", write_model(tmp_path, QWEN3_30B_A3B | {"hidden_size": "wide"}))
+
+
+def test_a_hubs_name_is_told_to_download_the_config_first() -> None:
+    text = refused("plan", "Qwen/Qwen3-30B-A3B")
+    assert "download its config first" in text
+    assert "hf download Qwen/Qwen3-30B-A3B config.json" in text
+
+
+def test_wrong_names_and_values_are_told_the_nearest(tmp_path: Path) -> None:
+    model = write_model(tmp_path, QWEN3_30B_A3B)
+    assert "--profile" in refused("plan", model, "--profil", "a3@9.1")
+    assert "'a8w8-int'" in refused("plan", model, "--use-case", "a8w8int")
+    assert "a3@9.1" in refused("plan", model, "--profile", "a3@9.3")
+    assert "--requant" in refused("plan", model, "--requant", "yes")
+    assert "--topk-weights-type" in refused("plan", model, "--topk-weights-type", "3")
+    assert "--tp" in refused("plan", model, "--tp", "0")
+    assert "did you mean a3@9.1" in refused("plan", model, "--compare", "a3@91")
+    assert "does not exist on this product" in refused("plan", model, "--profile", "310p")
+    assert "topology" in refused("plan", model, "--profile", "a3@9.1", "--topology", "urma")
+    assert "doctor" in refused("docter")
+
+
+def test_no_model_at_all() -> None:
+    assert "No MODEL" in refused("plan", "--tp", "8")
+    assert run("plan").exit_code == 2
+    assert "Usage" in run("plan").output
+
+
+def test_every_option_of_additional_config_is_an_option_here() -> None:
+    from vllm_megamoe.plan.options import Options
+
+    text = run("plan", "--help").output
+    for name in Options.model_fields:
+        assert f"--{name.replace('_', '-')}" in text
+    assert "vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.1 --tp 8 --dp 2" in text
+    assert "Exit codes: 0" in text
+
+
+def test_options_reach_the_plan(tmp_path: Path) -> None:
+    model = write_model(tmp_path, QWEN3_30B_A3B)
+    kept = report(model, "--use-case", "a8w8-int", "--requant", "allow")
+    assert kept["groups"][0]["use_case"] == "a8w8-int"
+    assert kept["groups"][0]["loss"]
+    assert '"use_case": "a8w8-int"' in kept["command"]
+    capped = report(model, "--profile", "a3@9.1", "--max-padding-overhead", "0.1")
+    assert any("padding" in rule["got"] for rule in capped["violations"])
+    bound = report(model, "--profile", "a3@9.1", "--max-recv-token-num", "8", "--allow-token-drop")
+    assert bound["holds"]
+    assert bound["groups"][0]["rows"]["max_recv_token_num"] == 8

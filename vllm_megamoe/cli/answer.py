@@ -1,0 +1,78 @@
+"""Answer a `plan`: read, plan, draw, show."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_megamoe.cli.model.facts import read_facts
+from vllm_megamoe.cli.model.files import read_model
+from vllm_megamoe.cli.plot import check_plot, draw
+from vllm_megamoe.cli.report.compare import compare, read_profiles
+from vllm_megamoe.cli.report.curve import make_curve
+from vllm_megamoe.cli.report.make import make_report
+from vllm_megamoe.cli.report.schema import ComparisonReport, PlanReport
+from vllm_megamoe.cli.request import Request
+from vllm_megamoe.cli.serve_line.read import read_line
+from vllm_megamoe.cli.show.compare import show_comparison
+from vllm_megamoe.cli.show.plan import show_plan
+from vllm_megamoe.cli.show.text import print_whole
+from vllm_megamoe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All that `plan` was given.
+
+    Attributes:
+        model: MODEL, None where only a command line was given.
+        request: what to plan.
+        as_json: print JSON.
+        compare: profiles to compare, as text.
+        plot: file to draw to.
+    """
+
+    model: str | None
+    request: Request
+    as_json: bool = False
+    compare: str | None = None
+    plot: Path | None = None
+
+
+def answer(asked: Asked) -> bool:
+    """Print the answer; whether the plan holds.
+
+    Raises:
+        ConfigError: for usage or input that nothing can be planned from.
+    """
+    if asked.plot is not None and asked.compare is not None:
+        raise ConfigError("--plot draws one profile; drop --compare, or plot each profile by itself.")
+    if asked.plot is not None:
+        check_plot(asked.plot)
+    model = read_facts(read_model(_where(asked)))
+    if asked.compare is not None:
+        comparison = compare(model, asked.request, read_profiles(asked.compare))
+        _print(comparison) if asked.as_json else show_comparison(comparison)
+        return any(plan.holds for plan in comparison.profiles)
+    report, plan = make_report(model, asked.request)
+    if asked.plot is not None and plan is not None:
+        report = report.model_copy(update={"curve": make_curve(model, plan, report.ep_sizes)})
+        draw(report, asked.plot)
+    _print(report) if asked.as_json else show_plan(report)
+    return report.holds
+
+
+def _print(report: PlanReport | ComparisonReport) -> None:
+    print_whole(report.model_dump_json(indent=2))
+
+
+def _where(asked: Asked) -> str:
+    if asked.model is not None:
+        return asked.model
+    if asked.request.line is None:
+        raise ConfigError("No MODEL; wanted a checkpoint's folder or its config.json, or --from with a command line.")
+    named = read_line(asked.request.line).model
+    if not Path(named).expanduser().exists():
+        raise ConfigError(
+            f"The command line serves {named!r}, which is no folder here; give its config as MODEL too: "
+            'vllm-megamoe plan CONFIG --from "..."'
+        )
+    return named

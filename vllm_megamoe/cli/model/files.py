@@ -1,0 +1,101 @@
+"""Find and read the config files of a checkpoint; no weight is touched."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_megamoe.checkpoint.recognise import SIDE_FILES
+from vllm_megamoe.errors import ConfigError
+
+CONFIG = "config.json"
+_SUFFIX = "_config.json"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The config files of one checkpoint.
+
+    Attributes:
+        name: what a command line would call the model.
+        config: config.json; empty where only a file that describes a quantisation was given.
+        side_files: files beside it that describe a quantisation, by their usual names.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    side_files: Mapping[str, Mapping[str, Any]]
+
+
+def read_model(text: str) -> ModelFiles:
+    """Read what MODEL names: a folder with config.json in it, or one config file.
+
+    Beside a file called `X_config.json` the others may be called `X_hf_quant_config.json` and the like. A file that
+    describes a quantisation may be given alone; it says nothing about experts.
+
+    Raises:
+        ConfigError: no such file, a name of a hub, not JSON, or JSON that is no object.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _read_folder(text, path)
+    if not path.is_file():
+        raise ConfigError(_missing(text, path))
+    for side in SIDE_FILES:
+        if path.name == side or path.name.endswith(f"_{side}"):
+            return ModelFiles(_name_of(path, side), {}, {side: _read(path)})
+    config = _read(path)
+    return ModelFiles(_name_of(path, CONFIG), config, _beside(path))
+
+
+def _read_folder(text: str, folder: Path) -> ModelFiles:
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(f"{folder}: no {CONFIG} in this folder; wanted a checkpoint's folder or one config file.")
+    found = {side: _read(folder / side) for side in SIDE_FILES if (folder / side).is_file()}
+    return ModelFiles(text, _read(folder / CONFIG), found)
+
+
+def _beside(config: Path) -> dict[str, Mapping[str, Any]]:
+    stem = config.name.removesuffix(_SUFFIX)
+    found: dict[str, Mapping[str, Any]] = {}
+    for side in SIDE_FILES:
+        places = [config.with_name(side)]
+        if config.name.endswith(_SUFFIX):
+            places.insert(0, config.with_name(f"{stem}_{side}"))
+        place = next((each for each in places if each.is_file()), None)
+        if place is not None:
+            found[side] = _read(place)
+    return found
+
+
+def _name_of(path: Path, usual: str) -> str:
+    """`folder` for `folder/config.json`, `org/model` for `org--model_config.json`, else the file's name."""
+    if path.name == usual:
+        return str(path.parent)
+    return path.name.removesuffix(f"_{usual}").removesuffix(".json").replace("--", "/", 1)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path}: not JSON ({error}); wanted a checkpoint's config file.") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: JSON of type {type(content).__name__}; wanted an object with the model's config.")
+    return content
+
+
+def _missing(text: str, path: Path) -> str:
+    if _HUB_ID.fullmatch(text) and not path.parent.exists():
+        name = text.split("/")[1]
+        return (
+            f"{text}: no such folder. If it is a model of a hub, download its config first: "
+            f"`hf download {text} {CONFIG} --local-dir {name}`, then give the folder {name} (and its "
+            f"{' or '.join(SIDE_FILES[::2])}, if it has one)."
+        )
+    return f"{text}: no such file or folder; wanted a checkpoint's folder or its {CONFIG}."

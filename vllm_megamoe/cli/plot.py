@@ -1,0 +1,77 @@
+"""Draw memory and wire bytes over the EP size. matplotlib is an extra of this package, imported only here."""
+
+from pathlib import Path
+from typing import Any
+
+from vllm_megamoe.cli.report.schema import CurvePoint, PlanReport
+from vllm_megamoe.errors import ConfigError
+
+SUFFIXES = (".png", ".svg", ".pdf")
+INSTALL = "pip install 'vllm-megamoe[plot]'"
+_GIB = 1 << 30
+
+
+def check_plot(file: Path) -> None:
+    """Refuse a file that cannot be drawn to before anything is planned.
+
+    Raises:
+        ConfigError: another suffix, no such folder, or no matplotlib.
+    """
+    if file.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--plot {file}: wanted a name that ends in {', '.join(SUFFIXES)}.")
+    if not file.parent.is_dir():
+        raise ConfigError(f"--plot {file}: no folder {file.parent}; make it first.")
+    _figure_class()
+
+
+def draw(report: PlanReport, file: Path) -> None:
+    """Draw the report's curve.
+
+    Raises:
+        ConfigError: when there is no legal EP size, or the file cannot be written.
+    """
+    if not report.curve:
+        raise ConfigError(f"--plot {file}: nothing to draw, no EP size of this model can be planned for.")
+    figure = _figure_class()(figsize=(11, 4.5), layout="constrained")
+    memory, wire = figure.subplots(1, 2)
+    sizes = [str(point.ep_size) for point in report.curve]
+    _draw_memory(memory, sizes, report.curve)
+    _draw_wire(wire, sizes, report.curve)
+    figure.suptitle(f"{report.model}, profile {report.profile}")
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise ConfigError(f"--plot {file}: cannot be written ({error.strerror}).") from error
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(f"--plot needs matplotlib, which is not installed here: {INSTALL}") from error
+    return Figure
+
+
+def _draw_memory(axes: Any, sizes: list[str], curve: tuple[CurvePoint, ...]) -> None:
+    bottom = [0.0] * len(sizes)
+    for name in ("weights", "window", "workspace"):
+        values = [getattr(point.memory, name) / _GIB for point in curve]
+        axes.bar(sizes, values, bottom=bottom, label=name)
+        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
+    axes.set(title="memory of a rank", xlabel="EP size", ylabel="GiB")
+    axes.legend()
+
+
+def _draw_wire(axes: Any, sizes: list[str], curve: tuple[CurvePoint, ...]) -> None:
+    lines: dict[str, list[int | None]] = {
+        "dispatch": [point.wire.dispatch_without_router_weights for point in curve],
+        "combine": [point.wire.combine_without_dedup for point in curve],
+        "combine, one row per rank": [point.wire.combine_with_dedup for point in curve],
+        "dispatch with router weights": [point.wire.dispatch_with_router_weights for point in curve],
+    }
+    for name, values in lines.items():
+        known = [value for value in values if value is not None]
+        if len(known) == len(sizes):
+            axes.plot(sizes, [value / 1024 for value in known], marker="o", label=name)
+    axes.set(title="one token in one MoE layer", xlabel="EP size", ylabel="KiB", ylim=(0, None))
+    axes.legend()

@@ -1,0 +1,1 @@
+"""The answer of `plan` as data: what `--json` prints, and what the tables show."""

@@ -1,0 +1,159 @@
+"""Plan a model and put the answer together."""
+
+from dataclasses import dataclass, replace
+
+from vllm_megamoe.cli.model.facts import Model
+from vllm_megamoe.cli.report.ep_sizes import legal_ep_sizes, usual_size
+from vllm_megamoe.cli.report.groups import make_groups
+from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
+from vllm_megamoe.cli.report.sentences import summary_of
+from vllm_megamoe.cli.report.sizes import hccl_of, memory_of, wire_of
+from vllm_megamoe.cli.request import Request
+from vllm_megamoe.cli.serve_line.correct import correct_line
+from vllm_megamoe.cli.serve_line.engine import read_engine
+from vllm_megamoe.cli.serve_line.line import ServeLine
+from vllm_megamoe.cli.serve_line.read import read_line
+from vllm_megamoe.cli.serve_line.step import Step
+from vllm_megamoe.cli.serve_line.suggest import suggest_line
+from vllm_megamoe.cli.serve_line.variables import correct_variables
+from vllm_megamoe.cli.serve_line.write import write_line
+from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.options import KEY, Options
+from vllm_megamoe.plan.plan import draft_plan
+from vllm_megamoe.profiles.choice import PROFILE_VARIABLE
+from vllm_megamoe.profiles.profile import Profile, find_profile
+
+DEFAULT_TOKENS = 2048
+"""vLLM's own max_num_batched_tokens of a server on a platform that it has no figure for (EngineArgs, vLLM 0.32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What is planned: engine and options, and the command line that they came from, if any."""
+
+    engine: EngineFacts
+    options: Options
+    profile: Profile
+    legal: tuple[int, ...]
+    chosen_here: bool = False
+    wrong_options: tuple[str, ...] = ()
+    line: ServeLine | None = None
+    steps: tuple[Step, ...] = ()
+
+
+def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None]:
+    """Plan what was asked for.
+
+    Returns:
+        The report, and the plan that it was made from; None for a model without experts.
+
+    Raises:
+        ConfigError: for a command line, an option or a profile that cannot be read.
+    """
+    setting = _from_line(model, request, request.line) if request.line else _from_sizes(model, request)
+    if not model.layers:
+        return _without_experts(model, setting), None
+    plan, violations = draft_plan(setting.engine, model.layers, setting.options)
+    wrong = [ViolationReport(where="options", got=text, wanted="", remedy="") for text in setting.wrong_options]
+    wrong += [ViolationReport(where=v.where, got=v.got, wanted=v.wanted, remedy=v.remedy) for v in violations]
+    line, steps = _command(model, setting, plan)
+    report = PlanReport(
+        model=model.name,
+        architecture=model.architecture,
+        num_layers=model.num_layers,
+        moe_layers=len(model.layers),
+        summary=summary_of(model, setting.engine, setting.profile, len(wrong)),
+        holds=not wrong,
+        profile=setting.profile.name,
+        topology=setting.profile.topology,
+        formats=tuple(FormatReport(name=f.name, label=f.label, loads=f.loads, note=f.note) for f in model.formats),
+        engine=_engine(setting),
+        groups=make_groups(plan, model.layers),
+        ep_sizes=setting.legal,
+        memory=memory_of(plan),
+        hccl_buffsize_mb=hccl_of(plan),
+        wire=wire_of(plan),
+        violations=tuple(wrong),
+        corrections=steps,
+        command=write_line(line) if setting.line is not None or not wrong else None,
+    )
+    return report, plan
+
+
+def _from_sizes(model: Model, request: Request) -> _Setting:
+    options = Options.parse({KEY: dict(request.options)})
+    profile = find_profile(options.chosen_profile, options.topology)
+    legal = legal_ep_sizes(model.layers, profile)
+    sizes = request.tensor_parallel, request.data_parallel
+    chosen_here = sizes == (None, None)
+    tensor, data = (usual_size(legal, profile), 1) if chosen_here else (sizes[0] or 1, sizes[1] or 1)
+    engine = EngineFacts(
+        dtype=_dtype(model, request),
+        tensor_parallel=tensor,
+        data_parallel=data,
+        expert_parallel=tensor * data > 1,
+        max_num_batched_tokens=request.max_num_batched_tokens or DEFAULT_TOKENS,
+    )
+    return _Setting(engine, options, profile, legal, chosen_here)
+
+
+def _dtype(model: Model, request: Request) -> str:
+    """The one asked for; else the config's, where the operator takes it, else bfloat16, which the line then names."""
+    if request.dtype != "auto":
+        return request.dtype
+    return model.dtype if model.dtype == "bfloat16" else "bfloat16"
+
+
+def _from_line(model: Model, request: Request, text: str) -> _Setting:
+    line = read_line(text)
+    given = read_engine(line, model.dtype, request.max_num_batched_tokens or DEFAULT_TOKENS)
+    line, steps = correct_line(line, given, request.options)
+    engine = read_engine(line, model.dtype, given.max_num_batched_tokens)
+    config = line.additional_config()
+    profile_named = line.variable(PROFILE_VARIABLE)
+    if profile_named and isinstance(config.get(KEY, {}), dict):
+        config = {**config, KEY: {"profile": profile_named, **config.get(KEY, {})}}
+    options, wrong = Options.read(config)
+    profile = find_profile(options.chosen_profile, options.topology)
+    legal = legal_ep_sizes(model.layers, profile)
+    return _Setting(engine, options, profile, legal, False, tuple(wrong), line, tuple(steps))
+
+
+def _command(model: Model, setting: _Setting, plan: Plan) -> tuple[ServeLine, tuple[Step, ...]]:
+    if setting.line is None:
+        return suggest_line(model.name, setting.engine, setting.options, model.dtype, hccl_of(plan)), ()
+    line, steps = correct_variables(setting.line, hccl_of(plan))
+    return line, (*setting.steps, *steps)
+
+
+def _engine(setting: _Setting) -> EngineReport:
+    engine = setting.engine
+    return EngineReport(
+        tensor_parallel=engine.tensor_parallel,
+        data_parallel=engine.data_parallel,
+        pipeline_parallel=engine.pipeline_parallel,
+        ep_size=engine.ep_size,
+        chosen_here=setting.chosen_here,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        dtype=engine.dtype,
+    )
+
+
+def _without_experts(model: Model, setting: _Setting) -> PlanReport:
+    return PlanReport(
+        model=model.name,
+        architecture=model.architecture,
+        num_layers=model.num_layers,
+        moe_layers=0,
+        summary=summary_of(model, setting.engine, setting.profile, 0),
+        holds=True,
+        profile=setting.profile.name,
+        topology=setting.profile.topology,
+    )
+
+
+def at_ep_size(engine: EngineFacts, size: int) -> EngineFacts:
+    """The same engine on so many ranks: tensor parallelism stays where it divides the size, the rest is data's."""
+    tensor = engine.tensor_parallel if size % engine.tensor_parallel == 0 else size
+    return replace(engine, tensor_parallel=tensor, data_parallel=size // tensor, expert_parallel=size > 1)

@@ -1,0 +1,1 @@
+"""A `vllm serve` command line: read, corrected, and written again."""

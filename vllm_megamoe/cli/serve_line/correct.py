@@ -1,0 +1,127 @@
+"""Bring a command line to what `--quantization megamoe` needs, each change with its reason."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm_megamoe.cli.serve_line.engine import FEATURES
+from vllm_megamoe.cli.serve_line.line import ServeLine
+from vllm_megamoe.cli.serve_line.step import Step
+from vllm_megamoe.cli.serve_line.write import config_flag, make_flag, put, without
+from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.options import KEY
+
+_Change = tuple[ServeLine, list[Step]]
+
+_WHY_NOT = {
+    "lora": "LoRA patches experts that the operator holds.",
+    "eplb": "Load balancing moves experts; the operator keeps them as they were loaded.",
+    "dual_batch_overlap": "The operator overlaps communication and computation itself, one batch at a time.",
+}
+
+# Flags that mean nothing without the feature (vLLM 0.32, EngineArgs), as the beginning of a name.
+_GO_WITH = {
+    "lora": ("lora-", "max-lora", "max-cpu-loras", "default-mm-loras", "fully-sharded-loras", "specialize-active-lora"),
+    "eplb": ("eplb-", "num-redundant-experts"),
+    "dual_batch_overlap": ("dbo-",),
+}
+
+
+def correct_line(line: ServeLine, engine: EngineFacts, options: Mapping[str, Any]) -> _Change:
+    """Change the flags.
+
+    Args:
+        line: as the user wrote it.
+        engine: what it says.
+        options: megamoe options that were given beside it; they win over those of the line.
+
+    Returns:
+        The corrected line and the steps, in the order drop, add, set.
+    """
+    steps: list[Step] = []
+    for change in (_features, _placement, _context_parallel, _quantization, _experts, _dtype):
+        line, found = change(line, engine)
+        steps += found
+    line, found = _options(line, options)
+    return line, sorted([*steps, *found], key=lambda step: ("drop", "add", "set").index(step.action))
+
+
+def _features(line: ServeLine, engine: EngineFacts) -> _Change:
+    steps = []
+    for field, flag in FEATURES.items():
+        if not getattr(engine, field):
+            continue
+        gone = [each for each in line.flags if each.name == flag or each.name.startswith(_GO_WITH[field])]
+        line = replace(line, flags=without(line.flags, *(each.name for each in gone)))
+        what = " ".join(word for each in gone for word in each.words)
+        steps.append(Step(action="drop", what=what, why=_WHY_NOT[field]))
+    return line, steps
+
+
+def _placement(line: ServeLine, engine: EngineFacts) -> _Change:
+    # The operator's experts are contiguous per rank (operator_readme.txt, expert ids of a rank).
+    flag = "expert-placement-strategy"
+    value = line.value(flag)
+    if value in (None, "linear"):
+        return line, []
+    why = "A rank's experts must be consecutive, which is vLLM's default placement."
+    return replace(line, flags=without(line.flags, flag)), [Step(action="drop", what=f"--{flag} {value}", why=why)]
+
+
+def _context_parallel(line: ServeLine, engine: EngineFacts) -> _Change:
+    flag = "prefill-context-parallel-size"
+    if engine.prefill_context_parallel == 1:
+        return line, []
+    what = f"--{flag} {engine.prefill_context_parallel}"
+    why = "The operator's communicator is tensor parallel x data parallel."
+    return replace(line, flags=without(line.flags, flag)), [Step(action="drop", what=what, why=why)]
+
+
+def _quantization(line: ServeLine, engine: EngineFacts) -> _Change:
+    value = line.value("quantization")
+    if value == KEY:
+        return line, []
+    step = Step(
+        action="add" if value is None else "set",
+        what=f"--quantization {KEY}",
+        why="The operator serves only who asks for it by name."
+        if value is None
+        else f"It replaces {value!r}; layers without experts keep the checkpoint's own method.",
+    )
+    return replace(line, flags=put(line.flags, make_flag("quantization", KEY))), [step]
+
+
+def _experts(line: ServeLine, engine: EngineFacts) -> _Change:
+    ranks = engine.tensor_parallel * engine.data_parallel
+    if engine.expert_parallel or ranks == 1:
+        return line, []
+    step = Step(action="add", what="--enable-expert-parallel", why="The operator holds whole experts on every rank.")
+    return replace(line, flags=put(line.flags, make_flag("enable-expert-parallel"))), [step]
+
+
+def _dtype(line: ServeLine, engine: EngineFacts) -> _Change:
+    if engine.dtype in ("bfloat16", "float32"):
+        # float32 is the twin's; where it is none, the plan's own rule speaks.
+        return line, []
+    given = line.value("dtype") not in (None, "auto")
+    step = Step(
+        action="set" if given else "add", what="--dtype bfloat16", why=f"The operator takes no {engine.dtype} rows."
+    )
+    return replace(line, flags=put(line.flags, make_flag("dtype", "bfloat16"))), [step]
+
+
+def _options(line: ServeLine, options: Mapping[str, Any]) -> _Change:
+    config = line.additional_config()
+    section = config.get(KEY, {})
+    if not options or not isinstance(section, dict) or {**section, **options} == section:
+        return line, []
+    merged = {**config, KEY: {**section, **options}}
+    # The dotted spellings are in the merged object now.
+    line = replace(line, flags=put(line.flags, config_flag(merged)))
+    step = Step(
+        action="set" if config else "add",
+        what=f"--additional-config '{json.dumps(merged)}'",
+        why="The options that were given beside the line.",
+    )
+    return line, [step]

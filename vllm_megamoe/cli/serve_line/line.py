@@ -1,0 +1,116 @@
+"""A command line as its parts: environment, command, model, flags."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_megamoe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag as it was written.
+
+    Attributes:
+        name: long name with dashes, without the leading ones (`tensor-parallel-size`).
+        values: its values, none for a switch.
+        path: what stands behind dots, for `--additional-config.megamoe.use_case a8w8-int`.
+        words: the words of the command line.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    words: tuple[str, ...]
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLine:
+    """A `vllm serve` line.
+
+    Attributes:
+        environment: assignments in front of the command, in order.
+        before: words between these and the command (`nohup`, `numactl ...`).
+        command: `vllm serve`, or `python -m vllm....api_server`.
+        model: the positional argument, or the value of `--model`.
+        flags: in order.
+        after: what follows a shell operator (`> log 2>&1 &`).
+    """
+
+    environment: tuple[tuple[str, str], ...]
+    before: tuple[str, ...]
+    command: tuple[str, ...]
+    model: str
+    flags: tuple[Flag, ...]
+    after: tuple[str, ...] = ()
+
+    def variable(self, name: str) -> str | None:
+        """The value of an environment variable in front of the command, None when it is not set there."""
+        return dict(self.environment).get(name)
+
+    def value(self, name: str) -> str | None:
+        """The value of a flag, of its last occurrence; None when it is absent."""
+        found = [flag.values[0] for flag in self.flags if flag.name == name and flag.values and not flag.path]
+        return found[-1] if found else None
+
+    def switch(self, name: str) -> bool | None:
+        """Whether a switch is on (`--name`), off (`--no-name`) or not given (None)."""
+        found = [flag.name == name for flag in self.flags if flag.name in (name, f"no-{name}")]
+        return found[-1] if found else None
+
+    def number(self, name: str, default: int) -> int:
+        """The value of a flag as a positive integer; `4k` and `4K` as vLLM reads them (1000 and 1024).
+
+        Raises:
+            ConfigError: for anything else.
+        """
+        text = self.value(name)
+        if text is None:
+            return default
+        factor = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}.get(text[-1:], 0)
+        digits = text[:-1] if factor else text
+        if not digits.isdecimal() or int(digits) < 1:
+            raise ConfigError(f"--{name} {text!r} in the command line; wanted a number from 1.")
+        return int(digits) * (factor or 1)
+
+    def additional_config(self) -> dict[str, Any]:
+        """The value of `--additional-config`, with its dotted forms merged into it.
+
+        Raises:
+            ConfigError: when it is not a JSON object.
+        """
+        text = self.value("additional-config")
+        merged = _json_object(text) if text is not None else {}
+        for flag in self.flags:
+            if flag.name == "additional-config" and flag.path and flag.values:
+                _put(merged, flag.path, _json_or_text(flag.values[0]))
+        return merged
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"--additional-config {text!r} is not JSON ({error.msg} at character {error.pos}); wanted an object, as "
+            '\'{"megamoe": {"profile": "a3@9.1"}}\', in single quotes.'
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"--additional-config {text!r} is {type(found).__name__}; wanted a JSON object.")
+    return found
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        below = target.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"--additional-config.{'.'.join(path)}: {key!r} holds {below!r}; wanted an object.")
+        target = below
+    target[path[-1]] = value

@@ -1,0 +1,71 @@
+"""A plan on the terminal."""
+
+from rich.table import Table
+from rich.text import Text
+
+from vllm_megamoe.cli.report.schema import PlanReport
+from vllm_megamoe.cli.show.rows import group_rows, size_rows, violation_text
+from vllm_megamoe.cli.show.text import make_console, print_whole
+
+
+def show_plan(report: PlanReport) -> None:
+    """Print a report: the answer first, then the table, then what is wrong, then the line to copy."""
+    console = make_console()
+    console.print(Text(_heading(report), style="bold"))
+    console.print(Text(report.summary, style="green" if report.holds else "red"))
+    if report.engine is not None:
+        console.print(_engine(report))
+        console.print(_table(report))
+    for number, violation in enumerate(report.violations, 1):
+        if number == 1:
+            console.print(Text("\nViolated rules", style="bold"))
+        console.print(f"  {number}. {violation_text(violation)}")
+    for number, step in enumerate(report.corrections, 1):
+        if number == 1:
+            console.print(Text("\nThe command line", style="bold"))
+        console.print(f"  {step.action:4} {step.what}\n       {step.why}")
+    if report.command is not None:
+        title = "\nServe it with" if report.holds else "\nThe corrected line, which still violates the rules above"
+        console.print(Text(title, style="bold"))
+        print_whole(report.command)
+    elif report.corrections == () and report.moe_layers and report.holds is False:
+        console.print(Text("\nNo command line is printed while rules are violated.", style="dim"))
+
+
+def _heading(report: PlanReport) -> str:
+    parts = [report.architecture] if report.architecture else []
+    if report.num_layers:
+        parts.append(f"{report.num_layers} layers")
+    if report.moe_layers:
+        drafts = sum(group.count for group in report.groups if group.draft)
+        extra = f" and {drafts} of a draft model" if drafts else ""
+        parts.append(f"{report.moe_layers - drafts} with experts{extra}")
+    parts += [f"{each.label}{'' if each.loads else ' (cannot be loaded yet)'}" for each in report.formats]
+    return f"{report.model}: {', '.join(parts)}" if parts else report.model
+
+
+def _engine(report: PlanReport) -> str:
+    engine = report.engine
+    if engine is None:
+        return ""
+    stages = f", pipeline parallel {engine.pipeline_parallel}" if engine.pipeline_parallel > 1 else ""
+    chosen = ", chosen here: give --tp and --dp for others" if engine.chosen_here and engine.ep_size > 1 else ""
+    return (
+        f"Planned for tensor parallel {engine.tensor_parallel}, data parallel {engine.data_parallel}{stages}{chosen}; "
+        f"{engine.dtype}, {engine.max_num_batched_tokens} tokens a step."
+    )
+
+
+def _table(report: PlanReport) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column()
+    dense = report.num_layers - sum(group.count for group in report.groups if not group.draft)
+    if dense > 0:
+        table.add_row(f"{dense} other layers", "vLLM's, as without the plugin")
+    for group in report.groups:
+        for name, text in group_rows(group):
+            table.add_row(name, text)
+    for name, text in size_rows(report):
+        table.add_row(name, text)
+    return table

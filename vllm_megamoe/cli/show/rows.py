@@ -1,0 +1,104 @@
+"""The lines of a plan's table, as (name, text) pairs that the single and the comparing table share."""
+
+from collections.abc import Iterator
+
+from vllm_megamoe.cli.report.schema import GroupReport, PlanReport, ViolationReport, WireReport
+from vllm_megamoe.cli.show.text import size, sizes
+
+Row = tuple[str, str]
+
+_SHORT = 24
+_PADDED = {"own": "as many as there are", "dp_max": "the largest rank's number", "num_max": "that number always"}
+
+
+def group_rows(group: GroupReport) -> Iterator[Row]:
+    """What runs where in layers that are alike."""
+    draft = " (draft)" if group.draft else ""
+    short = len(group.layers) <= _SHORT
+    name = f"layers {group.layers}{draft}" if short else f"{group.count} layers{draft}"
+    if group.runs == "refused":
+        yield name, f"not planned, experts are {group.format}"
+    else:
+        loss = f", lossy: {group.loss} of the rms" if group.loss else ""
+        yield name, f"mega_moe as {group.use_case}, from {group.format}{loss}"
+    if not short:
+        yield "  numbers", group.layers
+    experts = f"{group.num_experts} ({group.experts_per_rank} on a rank), topk {group.topk}"
+    yield "  experts", f"{experts}, hidden {group.hidden}, intermediate_hidden {group.intermediate_hidden}"
+    if group.activation is not None:
+        yield "  activation", group.activation.text
+    if group.shared_experts is not None:
+        yield "  shared experts", _shared(group)
+    if group.runs == "mega_moe":
+        yield "  padding", _padding(group)
+    if group.rows is not None:
+        rows = group.rows
+        calls = "1 call" if rows.calls == 1 else f"{rows.calls} calls"
+        padded = f"padded to {_PADDED[rows.padded_to]}"
+        yield "  rows", f"{rows.per_step} a step and rank, in {calls} of {rows.per_call}, {padded}"
+
+
+def _shared(group: GroupReport) -> str:
+    shared = group.shared_experts
+    if shared is None or shared.mode == "none":
+        return "none"
+    if shared.mode == "fused":
+        return f"in the operator's call, as {shared.pieces} of the routed width"
+    return f"on vLLM's own path: {shared.reason}"
+
+
+def _padding(group: GroupReport) -> str:
+    padding = group.padding
+    if padding is None:
+        return "none"
+    changed = [
+        f"{name} {getattr(group, name)} -> {getattr(padding, name)}"
+        for name in ("hidden", "intermediate_hidden")
+        if getattr(group, name) != getattr(padding, name)
+    ]
+    return f"{', '.join(changed)}: +{padding.overhead:.0%} weights and FLOPs, {size(padding.bytes_per_rank)} a rank"
+
+
+def size_rows(report: PlanReport) -> Iterator[Row]:
+    """EP sizes, memory, wire."""
+    yield "legal EP sizes", sizes(report.ep_sizes)
+    if report.memory is not None:
+        memory = report.memory
+        yield (
+            "memory of a rank",
+            (f"weights {size(memory.weights)}, window {size(memory.window)}, workspace {size(memory.workspace)}"),
+        )
+    if report.hccl_buffsize_mb is not None:
+        yield "HCCL_BUFFSIZE", f"at least {report.hccl_buffsize_mb} (MB, one half of the window)"
+    if report.wire is not None:
+        yield from wire_rows(report.wire)
+
+
+def wire_rows(wire: WireReport) -> Iterator[Row]:
+    """Bytes of a token in a MoE layer, and what the two modes would make of them."""
+    moved = f"dispatch {size(wire.dispatch)}, combine {size(wire.combine)}"
+    yield "wire, token and layer", f"{moved}; {wire.remote_share:.0%} of it leaves the rank"
+    forwarded = wire.dispatch_with_router_weights
+    yield (
+        "  router weights forwarded",
+        (
+            "the product has no topk_weights_type=1"
+            if forwarded is None
+            else f"dispatch {size(wire.dispatch_without_router_weights)} without, {size(forwarded)} with"
+        ),
+    )
+    merged, worst = wire.combine_with_dedup, wire.combine_with_dedup_worst
+    yield (
+        "  combine deduplicated",
+        (
+            "the product has no combine_comm_mode=1"
+            if merged is None or worst is None
+            else f"{size(wire.combine_without_dedup)} without, {size(merged)} with (at worst {size(worst)})"
+        ),
+    )
+
+
+def violation_text(violation: ViolationReport) -> str:
+    """A violated rule as sentences."""
+    wanted = f"; wanted {violation.wanted}." if violation.wanted else ""
+    return f"{violation.where}: {violation.got}{wanted} {violation.remedy}".strip()
