@@ -32,7 +32,8 @@ lint: $(VENV) ## run ruff and mypy
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 
-docs: $(VENV) ## check that every link between the documents leads somewhere
+docs: $(VENV) ## write the pages that come from data, and check every link between the documents
+	@$(RUN) -m tools.write_limits
 	@$(RUN) -m tools.check_links
 
 bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md

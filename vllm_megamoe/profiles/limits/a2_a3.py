@@ -75,13 +75,14 @@ A2_92 = replace(
     A2_91,
     ep_sizes=Cell(
         Numbers.listed(2, 4, 8, 16, 32, 64),
-        f"{API}:436 (2 to 64); {ARCH22_92}:113 and {CSRC_92}:252-254 (2 to 128)",
+        f"{API}:436 (2 to 64); {ARCH22_92}:113 and {CSRC_92}:252-254 (2 to 128); {DOCUMENT_92}:1285 (2 to 32, older)",
     ),
     hidden=Cell(Numbers(1024, 8192, 512), f"{DOCUMENT_92}:1291; {ARCH22_92}:101,102,108"),
     created_hidden=Cell(Numbers(1024, 8192, 512), f"{CSRC_92}:255-256"),
     intermediate=Cell(
         Numbers(512, 3072, 512),
-        f"{DOCUMENT_92}:1292 and {API}:442 (at most 3072); {ARCH22_92}:103,879 (at least 512, no upper bound)",
+        f"{DOCUMENT_92}:1292 (512 to 3072); {ARCH22_92}:103,879 (at least 512, no upper bound); "
+        f"{API}:442 (1024 to 3072, of 9.1)",
     ),
     topk=Cell(Numbers(1, 16), f"{DOCUMENT_92}:1290; {ARCH22_92}:104,105"),
     created_topk=Cell(Numbers(1, 16), f"{CSRC_92}:261"),

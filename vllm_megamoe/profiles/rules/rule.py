@@ -21,18 +21,20 @@ class Rule:
         at: whether creation of the buffer or a call breaks it, as on the device.
         check: what it says of the facts; None where they are right, or where the profile has no such rule. Without a
             call for a rule `at` a buffer.
+        about: one sentence for readers.
     """
 
     id: str
     at: Literal["buffer", "call"]
     check: Callable[[Profile, Limits, BufferFacts, CallFacts | None], Broken | None]
+    about: str
 
 
 def buffer_rule(name: str) -> Callable[[BufferCheck], Rule]:
     """Make a rule of creation out of a function of profile, limits and buffer."""
 
     def make(check: BufferCheck) -> Rule:
-        return Rule(name, "buffer", lambda profile, limits, buffer, call: check(profile, limits, buffer))
+        return Rule(name, "buffer", lambda profile, limits, buffer, call: check(profile, limits, buffer), _about(check))
 
     return make
 
@@ -44,6 +46,10 @@ def call_rule(name: str) -> Callable[[CallCheck], Rule]:
         def applied(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts | None) -> Broken | None:
             return None if call is None else check(profile, limits, buffer, call)
 
-        return Rule(name, "call", applied)
+        return Rule(name, "call", applied, _about(check))
 
     return make
+
+
+def _about(check: Callable[..., Broken | None]) -> str:
+    return (check.__doc__ or "").strip().splitlines()[0]
