@@ -1,0 +1,188 @@
+"""MoE blocks whose activation no model class on a CPU carries, from the published config to the rows.
+
+The plan is made from the config, the method converts the weights and calls the operator in float32, and the rows are
+compared with the family's formula in float64 (formulas.py). The router's scaling factor is in the weights it gives.
+
+The bound. A sum of K float32 products is off by u * sqrt(K / 6) of its size (compare.py), 2.4e-7 for K = 96; an
+activation passes this on at most four times as large (g * sigmoid(1.702 g) * u has the steepest slope), the second
+matrix adds its own sum, and a row of 96 elements is the mean of them: 2^-18 of the row leaves a factor of three.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import formulas as f
+from families.block_configs import EXPERTS, HIDDEN, STEP_3_5, TOPK, WIDTH, small_config
+from torch import Tensor
+
+from vllm_megamoe.method.buffers import open_handle
+from vllm_megamoe.method.layer_state import LayerState
+from vllm_megamoe.method.load_weights import convert_experts
+from vllm_megamoe.method.seat import Seat
+from vllm_megamoe.method.shared_weights import convert_shared
+from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import make_plan
+from vllm_megamoe.plan.read_config import read_layers
+
+ROWS, LIMIT = 13, 2.0**-18
+ALONE = Seat(group=None, rank=0, size=1, all_gather=lambda rows: rows)
+SPREAD = 8.0
+"""Standard deviation of gate and up values: a clamp at 7 or 10 holds back about a fifth of them."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a family computes in one layer.
+
+    Attributes:
+        config: file of the published config, None for Step-3.5.
+        layer: decoder layer.
+        factor: routed scaling factor, in the router weights.
+        routed: activation of the routed experts.
+        shared: activation of the shared MLP where the plan fuses it into the call, None where it does not.
+        wrong: what a mistaken layer would compute instead of `routed`.
+    """
+
+    config: str | None
+    layer: int
+    factor: float
+    routed: f.Activation
+    shared: f.Activation | None
+    wrong: dict[str, f.Activation]
+
+
+V4, M3, K3 = (
+    "deepseek-ai--DeepSeek-V4-Flash_config.json",
+    "MiniMaxAI--MiniMax-M3_config.json",
+    "moonshotai--Kimi-K3_config.json",
+)
+OAI = f.swiglu_oai(7.0, 1.702, 1.0)
+PLAIN = f.swiglu()
+
+BLOCKS: dict[str, Block] = {
+    "DeepSeek-V4": Block(
+        V4, 4, 1.5, f.swiglu(10.0), f.swiglu(10.0), {"no clamp": PLAIN, "clamp after silu": f.swiglu_step(10.0)}
+    ),
+    "DeepSeek-V4 hash layer": Block(V4, 0, 1.5, f.swiglu(10.0), f.swiglu(10.0), {"no clamp": PLAIN}),
+    "MiniMax-M3": Block(
+        M3,
+        3,
+        2.0,
+        OAI,
+        OAI,
+        {
+            "plain swiglu": PLAIN,
+            "no clamp": f.swiglu_oai(1e30, 1.702, 1.0),
+            "alpha 1": f.swiglu_oai(7.0, 1.0, 1.0),
+            "beta 0": f.swiglu_oai(7.0, 1.702, 0.0),
+        },
+    ),
+    "Kimi-K3": Block(
+        K3, 1, 1.0, f.situ(4.0, 25.0), None, {"linear up": f.situ(4.0, None), "beta 1": f.situ(1.0, 25.0)}
+    ),
+    "Step-3.5 layer without limits": Block(None, 42, 3.0, PLAIN, PLAIN, {"limit 7": f.swiglu_step(7.0)}),
+    "Step-3.5 routed limit": Block(
+        None, 43, 3.0, f.swiglu_step(7.0), None, {"no limit": PLAIN, "clamp before silu": f.swiglu(7.0)}
+    ),
+    "Step-3.5 both limits": Block(
+        None, 44, 3.0, f.swiglu_step(7.0), None, {"shared limit": f.swiglu_step(16.0), "no limit": PLAIN}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    x: Tensor
+    ids: Tensor
+    router: Tensor
+    weights: f.Weights
+
+
+def make_problem(factor: float) -> Problem:
+    """Random rows and weights; every expert and output row has a scale of its own."""
+    g = torch.Generator().manual_seed(17)
+
+    def matrix(*shape: int, spread: float) -> Tensor:
+        uneven = 0.5 + torch.rand(*shape[:-1], 1, generator=g)
+        return torch.randn(shape, generator=g) * uneven * (spread / shape[-1] ** 0.5)
+
+    return Problem(
+        x=torch.randn(ROWS, HIDDEN, generator=g),
+        ids=torch.stack([torch.randperm(EXPERTS, generator=g)[:TOPK] for _ in range(ROWS)]).to(torch.int32),
+        router=factor * torch.rand(ROWS, TOPK, generator=g).softmax(dim=1),
+        weights=f.Weights(
+            matrix(EXPERTS, 2 * WIDTH, HIDDEN, spread=SPREAD),
+            matrix(EXPERTS, HIDDEN, WIDTH, spread=1.0),
+            matrix(2 * WIDTH, HIDDEN, spread=SPREAD),
+            matrix(HIDDEN, WIDTH, spread=1.0),
+        ),
+    )
+
+
+@pytest.fixture
+def config_of(request: pytest.FixtureRequest) -> Callable[[str | None], dict[str, Any]]:
+    def read(file: str | None) -> dict[str, Any]:
+        if file is None:
+            return STEP_3_5
+        shared_dir: Path = request.getfixturevalue("shared_dir")
+        return small_config(shared_dir, file)
+
+    return read
+
+
+def plan_of(config: dict[str, Any], layer: int) -> LayerPlan:
+    """The plan of one decoder layer in float32, from the config alone."""
+    facts = [facts for facts in read_layers(config) if facts.index == layer and not facts.draft]
+    return make_plan(EngineFacts(dtype="float32", max_num_batched_tokens=64), facts, Options(profile="none")).layers[0]
+
+
+def run(problem: Problem, plan: LayerPlan) -> Tensor:
+    """The layer through the method, its shared MLP too when the plan fuses it."""
+    w = problem.weights
+    operands = convert_experts(w.w13.clone(), w.w2.clone(), plan)
+    fused = plan.shared.mode == "fused"
+    shared = convert_shared(w.shared_w13.clone(), w.shared_w2.clone(), plan) if fused else None
+    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE).buffer, shared)
+    return state.run(problem.x, problem.ids, problem.router)
+
+
+def worst(found: Tensor, expected: Tensor) -> float:
+    """Largest error of a row, in lengths of the row."""
+    return float(((found.double() - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_rows_are_the_familys_formula(name: str, config_of: Callable[[str | None], dict[str, Any]]) -> None:
+    """B41, B43, B44: each activation with its own parameters, routed and shared."""
+    block = BLOCKS[name]
+    problem, plan = make_problem(block.factor), plan_of(config_of(block.config), block.layer)
+    assert plan.shared.mode == ("fused" if block.shared else "vllm")
+    assert (plan.facts.hidden, plan.facts.intermediate_hidden) == (HIDDEN, WIDTH)
+    expected = f.block(problem.x, problem.ids, problem.router, problem.weights, block.routed, block.shared)
+    assert worst(run(problem, plan), expected) < LIMIT
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_another_formula_is_seen(name: str, config_of: Callable[[str | None], dict[str, Any]]) -> None:
+    """Negative controls: the same rows are far from every formula that a mistake would compute."""
+    block = BLOCKS[name]
+    problem, plan = make_problem(block.factor), plan_of(config_of(block.config), block.layer)
+    found, inputs = run(problem, plan), (problem.x, problem.ids, problem.router, problem.weights)
+    right = f.block(*inputs, block.routed, block.shared)
+    others = {"0.9 times": 0.9 * right}
+    others |= {what: f.block(*inputs, activation, block.shared) for what, activation in block.wrong.items()}
+    if block.shared:
+        alone = f.block(*inputs, block.routed, None)
+        others |= {"shared dropped": alone, "shared twice": 2 * right - alone}
+        others |= {f"shared {what}": f.block(*inputs, block.routed, wrong) for what, wrong in block.wrong.items()}
+    if block.factor != 1.0:
+        plain = (problem.x, problem.ids, problem.router / block.factor, problem.weights)
+        others["factor dropped"] = f.block(*plain, block.routed, block.shared)
+    unseen = [what for what, rows in others.items() if worst(found, rows) < LIMIT]
+    assert not unseen
