@@ -19,6 +19,7 @@ class Communicator:
     """One group's communicator on one product.
 
     Args:
+        name: of the communicator.
         group: of the ranks.
         profile: product and revision.
         buffsize_mb: size of one direction, HCCL_BUFFSIZE where None.
@@ -26,11 +27,11 @@ class Communicator:
     Attributes:
         window_bytes: what HCCL reports for the window, both directions.
         window: the memory that all buffers of the communicator share on A2/A3.
-        own: memory that each buffer allocated on 950, in order; only the first one is ever used.
+        own: memory that the first buffer allocated on 950, None before it.
     """
 
-    def __init__(self, group: ProcessGroup, profile: Profile, buffsize_mb: int | None = None) -> None:
-        self.group, self.profile = group, profile
+    def __init__(self, name: str, group: ProcessGroup, profile: Profile, buffsize_mb: int | None = None) -> None:
+        self.name, self.group, self.profile = name, group, profile
         if buffsize_mb is None:
             buffsize_mb = int(os.environ.get(WINDOW_VARIABLE) or DEFAULT_WINDOW_MB)
         factor = 1 if active_deviations().window_factor_1 else 2
@@ -64,7 +65,8 @@ class Communicators:
         """The group's communicator, made if there is none; a second call changes nothing."""
         found = self._of.get(group)
         if found is None:
-            found = self._of[group] = Communicator(group, self.profile, buffsize_mb)
+            name = f"hccl_{group.group_name}_{len(self._of)}"
+            found = self._of[group] = Communicator(name, group, self.profile, buffsize_mb)
         return found
 
     def find(self, group: ProcessGroup) -> Communicator:
@@ -80,3 +82,14 @@ class Communicators:
                 'group._get_backend(torch.device("npu")).get_hccl_comm_name(rank) first'
             )
         return found
+
+    def named(self, name: str) -> Communicator:
+        """The communicator of that name.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        for found in self._of.values():
+            if found.name == name:
+                return found
+        raise RuntimeError(f"there is no HCCL communicator {name!r}")

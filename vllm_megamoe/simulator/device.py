@@ -7,7 +7,7 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
-from vllm_megamoe.simulator.npu import make_torch_npu
+from vllm_megamoe.simulator.npu.small import make_small_torch_npu
 from vllm_megamoe.simulator.package import head, release_9_1
 
 
@@ -28,7 +28,7 @@ class Device:
         self.communicators = Communicators(self.profile)
         revision = release_9_1 if self.profile.revision == "9.1" else head
         self.modules: dict[str, ModuleType] = {
-            "torch_npu": make_torch_npu(),
+            "torch_npu": make_small_torch_npu(),
             "cann_ops_transformer.ops": revision.make_ops(self.profile, self.communicators),
         }
 

@@ -1,5 +1,6 @@
 """The wrapper's SymmBuffer (op wrapper mega_moe.py): plain attributes, read at every call."""
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,10 +30,10 @@ class SymmBuffer:
     context: torch.Tensor
     ccl_buffer_size: int
 
-    def __init__(self, group: ProcessGroup, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, group: ProcessGroup, name: str, arguments: Mapping[str, Any]) -> None:
         self.group = group
         self.rank_id: int = group.rank()
-        self.group_name = f"hccl_{group.group_name}"
+        self.group_name = name
         self.ep_world_size: int = group.size()
         self._memory: Memory | None = None
         for name, value in arguments.items():
@@ -43,8 +44,10 @@ class SymmBuffer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def take(self, context: torch.Tensor, ccl_bytes: int, memory: Memory | None) -> None:
-        """What the communicator gave."""
+        """What the communicator gave; a buffer that nobody holds any more frees its memory (op ~CommContextManager)."""
         self.context, self.ccl_buffer_size, self._memory = context, ccl_bytes, memory
+        if memory is not None:
+            weakref.finalize(self, memory.free)
 
     def destroy(self) -> None:
         """Frees the memory on 950; does nothing on A2/A3."""
@@ -78,7 +81,7 @@ def open_buffer(
         rank_num_per_server=group.size(),
     )
     check_buffer(profile, facts)
-    buffer = SymmBuffer(group, arguments)
+    buffer = SymmBuffer(group, communicator.name, arguments)
     wanted = ccl_buffer_size(profile, facts) if profile.is_950 else 0
     buffer.take(*communicator.open(wanted))
     return buffer

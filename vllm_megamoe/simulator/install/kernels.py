@@ -1,0 +1,93 @@
+"""The few operators of torch_npu and vllm-ascend that one MoE layer computes with, in plain torch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SCHEMA = (
+    "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "
+    "int norm_type, bool out_flag, float routed_scaling_factor, float eps, Tensor? bias_opt=None) "
+    "-> (Tensor y, Tensor expert_idx, Tensor out)"
+)
+_libraries: list[Any] = []
+"""Held, because an operator goes with its library."""
+SOFTMAX, SIGMOID = 0, 1
+MAXIMUM, TWO_BEST = 0, 1
+
+
+def npu_swiglu(x: Tensor, dim: int = -1) -> Tensor:
+    """silu(first half) * second half."""
+    gate, up = x.chunk(2, dim=dim)
+    return torch.nn.functional.silu(gate) * up
+
+
+def npu_moe_gating_top_k(
+    x: Tensor,
+    k: int,
+    *,
+    bias: Tensor | None = None,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = MAXIMUM,
+    renorm: int = 0,
+    norm_type: int = SOFTMAX,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Router logits [T, E] -> weights [T, K], ids int32 [T, K], normalised scores [T, E].
+
+    The bias chooses experts and does not weigh them; sigmoid scores are divided by their sum, softmax ones are not.
+    """
+    if renorm:
+        raise NotImplementedError(f"npu_moe_gating_top_k: renorm={renorm} is not simulated; wanted 0")
+    scores = x.float().softmax(-1) if norm_type == SOFTMAX else x.float().sigmoid()
+    choice = scores if bias is None else scores + bias.float()
+    if group_count > 1:
+        groups = choice.view(len(x), group_count, -1)
+        best = groups.topk(1 if group_select_mode == MAXIMUM else 2, dim=-1).values.sum(-1)
+        open_groups = torch.zeros_like(best, dtype=torch.bool).scatter(1, best.topk(k_group, dim=-1).indices, True)
+        choice = groups.masked_fill(~open_groups[:, :, None], -torch.inf).flatten(1)
+    ids = choice.topk(k, dim=-1).indices
+    weights = scores.gather(1, ids)
+    if norm_type == SIGMOID:
+        weights = weights / (weights.sum(-1, keepdim=True) + eps)
+    out = scores if out_flag else torch.empty_like(scores)
+    return (weights * routed_scaling_factor).to(x.dtype), ids.to(torch.int32), out
+
+
+def define_ascend_operators() -> None:
+    """vllm-ascend's own name of the router operator, in its namespace."""
+    library: Any = torch.library.Library("_C_ascend", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(_SCHEMA)
+
+    def moe_gating_top_k(
+        x: Tensor,
+        k: int,
+        k_group: int,
+        group_count: int,
+        group_select_mode: int,
+        renorm: int,
+        norm_type: int,
+        out_flag: bool,
+        routed_scaling_factor: float,
+        eps: float,
+        bias_opt: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return npu_moe_gating_top_k(
+            x,
+            k,
+            bias=bias_opt,
+            k_group=k_group,
+            group_count=group_count,
+            group_select_mode=group_select_mode,
+            renorm=renorm,
+            norm_type=norm_type,
+            out_flag=out_flag,
+            routed_scaling_factor=routed_scaling_factor,
+            eps=eps,
+        )
+
+    library.impl("moe_gating_top_k", moe_gating_top_k, "CPU")
+    _libraries.append(library)

@@ -1,0 +1,94 @@
+"""The package `torch_npu` itself: the names that are simulated, and a clear answer for all others."""
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from vllm_megamoe.simulator.install.hccl import Options
+from vllm_megamoe.simulator.install.kernels import npu_moe_gating_top_k, npu_swiglu
+from vllm_megamoe.simulator.npu.formats import Formats
+
+asked: set[str] = set()
+"""Names that somebody asked the package for and that nobody simulates."""
+
+
+class TorchNpu(ModuleType):
+    """The module; `npu_*` names that it lacks raise when they are called, names in CamelCase are empty classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"torch_npu has no {name!r} in the simulator")
+        asked.add(name)
+        if name.startswith("npu_"):
+            return _refusing(name)
+        if name[:1].isupper():
+            made = type(name, (), {})
+            setattr(self, name, made)
+            return made
+        raise AttributeError(f"torch_npu has no {name!r} in the simulator")
+
+
+def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
+    """`torch_npu` and the modules below it, by their names in sys.modules."""
+    package = TorchNpu("torch_npu", "Simulated by vllm_megamoe.simulator.")
+    formats = Formats()
+    npu.config = formats.config  # type: ignore[attr-defined]
+    values: dict[str, Any] = {
+        "__file__": str(Path(__file__).parents[1] / "on_path" / "torch_npu" / "__init__.py"),
+        "__path__": [],
+        "__version__": "0.0+simulated",
+        "npu": npu,
+        "npu_format_cast": formats.npu_format_cast,
+        "get_npu_format": formats.get_npu_format,
+        "npu_swiglu": npu_swiglu,
+        "npu_moe_gating_top_k": npu_moe_gating_top_k,
+        "hifloat8": torch.uint8,
+        "float4_e2m1fn_x2": torch.float4_e2m1fn_x2,
+        "float4_e1m2fn_x2": torch.uint8,
+        "float8_e8m0fnu": torch.float8_e8m0fnu,
+    }
+    for name, value in values.items():
+        setattr(package, name, value)
+    return {
+        "torch_npu": package,
+        "torch_npu.npu": npu,
+        **_child(package, "utils"),
+        **_child(package, "utils._error_code", ErrCode=_Codes(), ops_error=_ops_error),
+        **_child(package, "_C"),
+        **_child(package, "_C._distributed_c10d", ProcessGroupHCCL=SimpleNamespace(Options=Options)),
+        **_child(package, "profiler"),
+    }
+
+
+def _child(package: ModuleType, path: str, **values: Any) -> dict[str, ModuleType]:
+    """A module below the package, reachable as an attribute too."""
+    made = ModuleType(f"torch_npu.{path}")
+    made.__path__ = []
+    for name, value in values.items():
+        setattr(made, name, value)
+    *parents, last = path.split(".")
+    holder: Any = package
+    for parent in parents:
+        holder = getattr(holder, parent)
+    setattr(holder, last, made)
+    return {made.__name__: made}
+
+
+class _Codes:
+    """`ErrCode`: any name is its own code."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+def _ops_error(code: Any) -> str:
+    return f"[{code}]"
+
+
+def _refusing(name: str) -> Any:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"torch_npu.{name} is not simulated")
+
+    return refuse

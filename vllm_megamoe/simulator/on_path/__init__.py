@@ -1,0 +1,1 @@
+"""Folder for PYTHONPATH; see `vllm_megamoe.simulator.install`."""
