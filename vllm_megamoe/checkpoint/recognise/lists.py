@@ -31,9 +31,9 @@ class Patterns:
 
     def __init__(self, entries: Iterable[str], inside: bool) -> None:
         entries = list(entries)
-        regular = [entry[3:] for entry in entries if entry.startswith("re:")]
-        globs = [entry for entry in entries if "*" in entry and not entry.startswith("re:")]
-        regular += [fnmatch.translate(entry) for entry in globs]
+        globs = [fnmatch.translate(entry) for entry in entries if "*" in entry and not entry.startswith("re:")]
+        # Published files hold hundreds of globs: one expression for all of them is much faster than one for each.
+        regular = [entry[3:] for entry in entries if entry.startswith("re:")] + (["|".join(globs)] if globs else [])
         self._plain = {entry.rstrip("*").strip(".") for entry in entries if not entry.startswith(("re:", "*"))} - {""}
         self._regular = [re.compile(pattern) for pattern in regular]
         self._inside = inside

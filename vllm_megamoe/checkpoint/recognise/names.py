@@ -24,38 +24,35 @@ def names_of(name: str, num_layers: int | None = None) -> Names:
     found = _LAYER.match(name)
     if found is None:
         return (name,)
-    root, number, tail = found["root"], int(found["number"]), found["tail"]
-    roots = [f"{root}layers.{number}."]
-    if "mtp" in root:
-        roots += [f"{draft}{number}." for draft in _DRAFT_ROOTS]
-    else:
-        roots += [f"{other}layers.{number}." for other in _ROOTS]
-        if num_layers is not None and number >= num_layers:
-            roots += [f"{draft}{number - num_layers}." for draft in _DRAFT_ROOTS]
-    return tuple(dict.fromkeys(start + end for start in roots for end in _tails(tail)))
+    starts = [f"{found['root']}layers.{found['number']}.", *_starts(found["root"], int(found["number"]), num_layers)]
+    return tuple(dict.fromkeys(start + end for start in starts for end in _tails(found["tail"])))
 
 
 def projections_of(prefix: str, experts: list[int], num_layers: int | None = None) -> list[Names]:
-    """The names of each projection below an experts' or an MLP's prefix."""
-    homes = [f"{prefix}.{number}" for number in experts] if prefix.rpartition(".")[2].endswith("experts") else [prefix]
-    if prefix.rpartition(".")[2] in ("shared_experts",):
-        homes = [prefix]
-    return [
-        tuple(name for style in styles for name in _projection(home, style, num_layers))
-        for home in homes
-        for styles in PROJECTIONS
-    ]
+    """The names of each projection below an experts' or a shared MLP's prefix."""
+    routed = prefix.endswith("experts") and not prefix.endswith("shared_experts")
+    homes = [f"{prefix}.{number}" for number in experts] if routed else [prefix]
+    return [names_of(f"{home}.{styles[0]}", num_layers) for home in homes for styles in PROJECTIONS]
 
 
-def _projection(home: str, style: str, num_layers: int | None) -> Iterator[str]:
-    yield from names_of(f"{home}.{style}", num_layers)
-    if ".moe.experts." in home:
-        # Step keeps all experts of a projection in one tensor beside the router.
-        yield from names_of(f"{home.partition('.experts.')[0]}.{style}", num_layers)
+def _starts(root: str, number: int, num_layers: int | None) -> Iterator[str]:
+    """What stands before a layer's modules."""
+    draft = number if "mtp" in root else None
+    if draft is None:
+        yield from (f"{other}layers.{number}." for other in _ROOTS)
+        if num_layers is not None and number >= num_layers:
+            draft = number - num_layers
+    if draft is not None:
+        yield from (f"{other}{draft}." for other in _DRAFT_ROOTS)
 
 
 def _tails(tail: str) -> Iterator[str]:
-    yield tail
-    block, _, rest = tail.partition(".")
-    if block in _SAME_BLOCK and rest:
-        yield f"{_SAME_BLOCK[block]}.{rest}"
+    """A module within its layer: the block's other name, the projection's other name, experts in one tensor."""
+    head, _, last = tail.rpartition(".")
+    styles = next((pair for pair in PROJECTIONS if last in pair), (last,))
+    block, _, rest = head.partition(".")
+    heads = [head, f"{_SAME_BLOCK[block]}.{rest}".rstrip(".")] if block in _SAME_BLOCK else [head]
+    if head.startswith("moe.experts."):
+        # Step keeps all experts of a projection in one tensor beside the router.
+        heads.append("moe")
+    yield from (f"{one}.{style}".lstrip(".") for one in heads for style in styles)

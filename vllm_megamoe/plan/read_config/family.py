@@ -11,6 +11,7 @@ from vllm_megamoe.plan.read_config.where import Where, after_dense_only
 Names = tuple[str, ...]
 """Alternative names of one value; the first that a config has counts."""
 
+NUM_LAYERS: Names = ("num_hidden_layers", "num_layers", "n_layers")
 NUM_EXPERTS: Names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", "num_moe_experts")
 TOPK: Names = (
     "num_experts_per_tok",
@@ -70,6 +71,7 @@ class Family:
         architectures: entries of config.json's `architectures` that belong to it.
         name: vLLM's prefix of the routed experts, with `{layer}`.
         where: which layers are MoE layers.
+        num_layers: names of the number of decoder layers.
         num_experts, topk, intermediate: names of those values.
         latent: names of the width that the routed experts see, where it is not the model's.
         activation: of the routed experts.
@@ -84,6 +86,7 @@ class Family:
     architectures: Names
     name: str = "model.layers.{layer}.mlp.experts"
     where: Where = after_dense_only
+    num_layers: Names = NUM_LAYERS
     num_experts: Names = NUM_EXPERTS
     topk: Names = TOPK
     intermediate: Names = INTERMEDIATE

@@ -71,11 +71,6 @@ class Keys:
         """Whether the value under this name is a list (some keys are a number in one model, a list in another)."""
         return isinstance(self.values.get(name), list | tuple)
 
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers of the model, draft layers not counted."""
-        return self.integer("num_hidden_layers", "num_layers", "n_layers")
-
     def _find(self, names: Sequence[str]) -> tuple[str, Any] | None:
         return next(((n, self.values[n]) for n in names if self.values.get(n) is not None), None)
 

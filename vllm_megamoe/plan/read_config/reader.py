@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.family import Family
 from vllm_megamoe.plan.read_config.keys import Keys
-from vllm_megamoe.plan.read_config.where import layers
+from vllm_megamoe.plan.read_config.where import hybrid_kinds
 
 FormatOf = Callable[[str], str]
 """From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
@@ -30,8 +30,12 @@ def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) ->
     return (*decoder, *drafts)
 
 
-def _decoder(family: Family, keys: Keys) -> Iterator[int]:
-    yield from layers(keys, family.where)
+def _decoder(family: Family, keys: Keys) -> list[int]:
+    return [number for number in range(_num_layers(family, keys)) if family.where(keys, number)]
+
+
+def _num_layers(family: Family, keys: Keys) -> int:
+    return keys.integer(*family.num_layers) or len(hybrid_kinds(keys))
 
 
 def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]]:
@@ -41,7 +45,7 @@ def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]
         return
     count = keys.integer(*rule.count, default=rule.default)
     kinds = list(keys.items("mtp_layers_block_type")) or list(keys.text("mtp_hybrid_override_pattern")) or ["moe"]
-    after = keys.num_layers
+    after = _num_layers(family, keys)
     for place, kind in enumerate(kinds * count):
         number = after + place
         if kind in ("E", "moe") and (len(kinds) > 1 or family.where(keys, number)):

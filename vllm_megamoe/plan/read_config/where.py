@@ -3,7 +3,7 @@
 Source of each rule: the model file of vLLM 0.32 that is named beside it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.read_config.keys import Keys
@@ -56,14 +56,14 @@ def by_interleave(keys: Keys, layer: int) -> bool:
 def by_interval(keys: Keys, layer: int) -> bool:
     """`moe_layer_interval` between `moe_layer_start_index` and `moe_layer_end_index` (ernie45_moe)."""
     end = keys.integer("moe_layer_end_index", default=-1)
-    inside = keys.integer("moe_layer_start_index") <= layer <= (end if end >= 0 else keys.num_layers - 1)
+    inside = keys.integer("moe_layer_start_index") <= layer and (end < 0 or layer <= end)
     return inside and (layer + 1) % keys.integer("moe_layer_interval", default=1) == 0
 
 
 def by_enumeration(keys: Keys, layer: int) -> bool:
     """`moe_layers_enum`, numbers with commas; without it all but the first (step3_text, step3p5)."""
     if not keys.has("moe_layers_enum"):
-        return 1 <= layer < keys.num_layers
+        return 1 <= layer < keys.integer("num_hidden_layers")
     text = keys.text("moe_layers_enum")
     try:
         return layer in {int(number) for number in text.split(",") if number.strip()}
@@ -74,9 +74,14 @@ def by_enumeration(keys: Keys, layer: int) -> bool:
 
 
 def by_type(keys: Keys, layer: int) -> bool:
-    """`mlp_layer_types` (exaone_moe, hy_v4, cohere2_moe, laguna)."""
+    """`mlp_layer_types`, whose last entry holds for draft layers (exaone_moe, cohere2_moe, glm5next)."""
     kinds = keys.items("mlp_layer_types")
-    return kinds[layer] == "sparse" if layer < len(kinds) else not kinds
+    return not kinds or kinds[min(layer, len(kinds) - 1)] == "sparse"
+
+
+def by_type_else_all_but_first(keys: Keys, layer: int) -> bool:
+    """`mlp_layer_types`; without it the first layer is dense (hy_v4, laguna: their config classes fill it so)."""
+    return by_type(keys, layer) if keys.has("mlp_layer_types") else layer > 0
 
 
 def by_period(keys: Keys, layer: int) -> bool:
@@ -94,9 +99,3 @@ def by_pattern(keys: Keys, layer: int) -> bool:
 def hybrid_kinds(keys: Keys) -> list[str]:
     """The kind of each layer of a hybrid model, as its config names or abbreviates it."""
     return list(keys.items("layers_block_type")) or list(keys.text("hybrid_override_pattern"))
-
-
-def layers(keys: Keys, where: Where) -> Iterable[int]:
-    """Numbers of the decoder's MoE layers, in order."""
-    count = keys.num_layers or len(hybrid_kinds(keys))
-    return (layer for layer in range(count) if where(keys, layer))

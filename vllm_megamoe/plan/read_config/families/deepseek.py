@@ -1,8 +1,14 @@
 """DeepSeek's line and the models built on its code: Kimi, GLM, LongCat, Pangu (vLLM 0.32's model files)."""
 
-from vllm_megamoe.plan.read_config.activations import clamped, deepseek_v4, kimi
+from vllm_megamoe.plan.read_config.activations import clamped, deepseek_v4, hidden_act, kimi
 from vllm_megamoe.plan.read_config.family import NUM_SHARED, DraftRule, Family, SharedRule
-from vllm_megamoe.plan.read_config.where import after_dense, after_dense_only, by_type, every
+from vllm_megamoe.plan.read_config.where import (
+    after_dense,
+    after_dense_only,
+    by_type,
+    by_type_else_all_but_first,
+    every,
+)
 
 _SHARED = SharedRule(count=NUM_SHARED)
 
@@ -35,7 +41,7 @@ DEEPSEEK = (
 GLM = (
     Family(("Glm4MoeForCausalLM",), shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
     Family(("Glm4MoeLiteForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
-    Family(("Glm5NextForCausalLM",), where=after_dense, activation=clamped, shared=_SHARED, drafts=DraftRule()),
+    Family(("Glm5NextForCausalLM",), where=by_type, activation=clamped, shared=_SHARED, drafts=DraftRule()),
 )
 
 KIMI = (
@@ -63,6 +69,7 @@ COUSINS = (
     Family(
         ("LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
         where=every,
+        num_layers=("num_layers", "num_hidden_layers"),
         num_experts=("n_routed_experts",),
         topk=("moe_topk",),
         intermediate=("expert_ffn_hidden_size", "moe_intermediate_size"),
@@ -74,7 +81,14 @@ COUSINS = (
         scaling=("router_scaling_factor",),
         drafts=DraftRule(),
     ),
-    Family(("HYV4ForCausalLM",), where=by_type, activation=clamped, shared=_SHARED),
+    # The clamp is for the routed experts alone.
+    Family(
+        ("HYV4ForCausalLM",),
+        where=by_type_else_all_but_first,
+        activation=clamped,
+        shared=SharedRule(count=NUM_SHARED, activation=hidden_act),
+        scaling=("router_scaling_factor", "routed_scaling_factor"),
+    ),
 )
 
 FAMILIES = (*DEEPSEEK, *GLM, *KIMI, *COUSINS)

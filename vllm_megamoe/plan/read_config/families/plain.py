@@ -36,7 +36,7 @@ FAMILIES = (
     ),
     Family(
         ("Gemma4ForCausalLM",),
-        name="model.layers.{layer}.moe.experts",
+        name="model.layers.{layer}.experts",
         where=every,
         intermediate=("moe_intermediate_size", "expert_intermediate_size"),
         activation=gelu_tanh,

@@ -12,6 +12,7 @@ from vllm_megamoe.plan.read_config.where import (
     by_interval,
     by_pattern,
     by_type,
+    by_type_else_all_but_first,
     every,
 )
 
@@ -51,7 +52,9 @@ OTHERS = (
         activation=act.minimax_m3,
         shared=_SHARED,
         default_scaling=2.0,
-        drafts=DraftRule(count=("num_mtp_modules",), after_decoder=False),
+        drafts=DraftRule(
+            count=("num_mtp_modules",), name="mtp.layers.{layer}.block_sparse_moe.experts", after_decoder=False
+        ),
     ),
     Family(
         ("Llama4ForCausalLM",),
@@ -69,7 +72,7 @@ OTHERS = (
     Family(("SarvamMoEForCausalLM",), where=after_dense_only, shared=_BAILING),
     Family(
         ("LagunaForCausalLM",),
-        where=by_type,
+        where=by_type_else_all_but_first,
         shared=SharedRule(width=("shared_expert_intermediate_size",), module="shared_expert"),
         scaling=("moe_routed_scaling_factor",),
         scale_on_output=True,

@@ -1,0 +1,89 @@
+"""MoeFacts read from a live MoE layer (vLLM 0.32).
+
+vLLM asks for a layer's method while it builds RoutedExperts; the MoERunner around it, which alone knows the shared
+experts and a factor on the output, comes a moment later. So a layer is read twice: without its runner, to refuse
+before weights exist, and with it.
+"""
+
+import re
+from typing import Any
+
+from vllm_megamoe.lanes.shared_facts import read_shared
+from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts
+
+# What vLLM's operations take where the model passes nothing (layers/activation.py, fused_moe/activation.py).
+_OAI_LIMIT, _OAI_ALPHA, _OAI_BETA = 7.0, 1.702, 1.0
+_STEP_LIMIT = 7.0
+
+
+def read_layer(
+    layer: Any, experts_format: str, runner: Any = None, shared_format: str = "bf16", text_config: Any = None
+) -> MoeFacts:
+    """Facts of one MoE layer.
+
+    Args:
+        layer: a RoutedExperts, from its construction on.
+        experts_format: of its weights in the checkpoint.
+        runner: the MoERunner that holds it; without it there are no shared experts and no factor on the output.
+        shared_format: of the shared experts in the checkpoint.
+        text_config: the language model's config object, for the width of its rows and the number of its layers.
+    """
+    moe = layer.moe_config
+    index = number_in(layer.layer_name)
+    on_output = 1.0 if runner is None else float(runner.routed_scaling_factor)
+    return MoeFacts(
+        name=layer.layer_name,
+        index=index,
+        num_experts=moe.num_logical_experts,
+        topk=moe.experts_per_token,
+        hidden=moe.hidden_dim_unpadded,
+        intermediate_hidden=moe.intermediate_size,
+        activation=read_activation(moe),
+        # vLLM wants rows of gate and up in turn for this activation alone.
+        gate_up_interleaved=moe.activation.value == "swigluoai",
+        has_bias=moe.has_bias,
+        router_weight_on_input=layer.apply_router_weight_on_input,
+        skips_reduction=moe.skip_final_all_reduce,
+        experts_format=experts_format,
+        shared=read_shared(runner, shared_format),
+        routed_scaling_factor=on_output if on_output != 1.0 else float(layer.routed_scaling_factor),
+        scale_on_output=on_output != 1.0,
+        model_hidden=getattr(text_config, "hidden_size", moe.hidden_dim_unpadded),
+        draft=layer.layer_name.startswith("mtp.") or index >= getattr(text_config, "num_hidden_layers", index + 1),
+    )
+
+
+def read_activation(moe: Any) -> ActivationFacts:
+    """The activation of a FusedMoEConfig, with the parameters that vLLM's operation would use."""
+    name, limit = moe.activation.value, moe.swiglu_limit or None
+    if name == "swigluoai":
+        alpha, beta = moe.swiglu_alpha, moe.swiglu_beta
+        return ActivationFacts(
+            name, limit or _OAI_LIMIT, _OAI_ALPHA if alpha is None else alpha, _OAI_BETA if beta is None else beta
+        )
+    if name == "swigluoai_uninterleave":
+        return ActivationFacts(name, limit, moe.swiglu_alpha, moe.swiglu_beta)
+    if name == "swiglustep":
+        return ActivationFacts(name, limit or _STEP_LIMIT)
+    if name == "situ":
+        return ActivationFacts(
+            name, beta=moe.activation_situ_beta or 1.0, linear_beta=moe.activation_situ_linear_beta or None
+        )
+    return ActivationFacts(name, limit if name == "silu" else None)
+
+
+def number_in(name: str) -> int:
+    """The decoder layer's number within a prefix, -1 where there is none."""
+    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
+def expert_names(layer: Any) -> list[str]:
+    """Names of every expert projection of a layer, as the checkpoint's config lists them."""
+    projections = (layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name)
+    return [
+        f"{layer.layer_name}.{e}.{projection}"
+        for e in range(layer.moe_config.num_logical_experts)
+        for projection in projections
+        if projection
+    ]
