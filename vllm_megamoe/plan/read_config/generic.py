@@ -15,6 +15,8 @@ _MARKS: tuple[tuple[str, Where], ...] = (
     ("mlp_only_layers", by_step),
 )
 
+_SCALING = ("routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_router_scaling_factor")
+
 
 def _where(keys: Keys, layer: int) -> bool:
     rule = next((rule for key, rule in _MARKS if keys.has(key)), after_dense)
@@ -27,6 +29,3 @@ def generic(keys: Keys) -> Family:
     width = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
     shared = SharedRule(width=width[:1]) if one_mlp else SharedRule(count=NUM_SHARED, width=width[1:])
     return Family((), where=_where, activation=clamped, shared=shared, scaling=_SCALING)
-
-
-_SCALING = ("routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_router_scaling_factor")

@@ -1,0 +1,95 @@
+"""Which layers are MoE layers, by each way in which configs say it; the numbers are counted by hand."""
+
+from typing import Any
+
+import pytest
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.read_config import read_layers
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "intermediate_size": 160,
+}
+
+
+def numbers(architecture: str, **keys: Any) -> list[int]:
+    config = {**SIZES, "architectures": [architecture], **keys}
+    return [layer.index for layer in read_layers({k: v for k, v in config.items() if v is not None})]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "expected"),
+    [
+        ("DeepseekV3ForCausalLM", {"first_k_dense_replace": 3, "moe_layer_freq": 1}, [3, 4, 5, 6, 7]),
+        ("DeepseekV3ForCausalLM", {"first_k_dense_replace": 1, "moe_layer_freq": 2}, [2, 4, 6]),
+        ("DeepseekV3ForCausalLM", {"first_k_dense_replace": 0}, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("MiMoV2FlashForCausalLM", {"moe_layer_freq": [0, 1, 1, 0, 0, 0, 1, 0]}, [1, 2, 6]),
+        ("Qwen3MoeForCausalLM", {"decoder_sparse_step": 2, "mlp_only_layers": [5]}, [1, 3, 7]),
+        ("Qwen3MoeForCausalLM", {"decoder_sparse_step": 0}, []),
+        ("Llama4ForCausalLM", {"interleave_moe_layer_step": 4, "num_local_experts": 4}, [3, 7]),
+        (
+            "Ernie4_5_MoeForCausalLM",
+            {"moe_layer_start_index": 2, "moe_layer_end_index": 6, "moe_layer_interval": 2, "moe_k": 2},
+            [3, 5],
+        ),
+        ("Step3p5ForCausalLM", {"moe_layers_enum": "2,3, 7", "moe_top_k": 2, "share_expert_dim": 48}, [2, 3, 7]),
+        ("Step3p5ForCausalLM", {"moe_top_k": 2, "share_expert_dim": 48}, [1, 2, 3, 4, 5, 6, 7]),
+        ("ExaoneMoEForCausalLM", {"mlp_layer_types": ["dense"] * 5 + ["sparse", "dense", "sparse"]}, [5, 7]),
+        ("HYV4ForCausalLM", {}, [1, 2, 3, 4, 5, 6, 7]),
+        ("JambaForCausalLM", {"expert_layer_period": 3, "expert_layer_offset": 1}, [1, 4, 7]),
+        ("AfmoeForCausalLM", {"num_dense_layers": 6}, [6, 7]),
+        ("SarvamMLAForCausalLM", {"first_k_dense_replace": 1, "moe_layer_freq": 3}, [1, 4, 7]),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "ME*E-MEM"}, [1, 3, 6]),
+        (
+            "NemotronHForCausalLM",
+            {"layers_block_type": ["mamba", "moe", "attention", "moe"], "num_hidden_layers": None},
+            [1, 3],
+        ),
+    ],
+)
+def test_layers(architecture: str, keys: dict[str, Any], expected: list[int]) -> None:
+    assert numbers(architecture, **keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "names"),
+    [
+        ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2}, ["model.layers.8.mlp", "model.layers.9.mlp"]),
+        # The layer's number decides for a draft layer too: 8 is even, 9 is not.
+        ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2, "moe_layer_freq": 2}, ["model.layers.8.mlp"]),
+        ("Qwen3_5MoeForCausalLM", {"mtp_num_hidden_layers": 1}, ["mtp.layers.0.mlp"]),
+        (
+            "NemotronHForCausalLM",
+            {"hybrid_override_pattern": "ME", "mtp_hybrid_override_pattern": "*E", "num_nextn_predict_layers": 2},
+            ["mtp.layers.1.mixer", "mtp.layers.3.mixer"],
+        ),
+        ("Qwen3MoeForCausalLM", {"num_nextn_predict_layers": 1}, []),
+    ],
+)
+def test_draft_layers(architecture: str, keys: dict[str, Any], names: list[str]) -> None:
+    layers = read_layers({**SIZES, "architectures": [architecture], **keys})
+    assert [layer.name.removesuffix(".experts") for layer in layers if layer.draft] == names
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"num_experts": "8"}, "num_experts = '8'"),
+        ({"num_experts_per_tok": 2.5}, "num_experts_per_tok = 2.5"),
+        ({"mlp_only_layers": 3}, "mlp_only_layers = 3"),
+        ({"hidden_act": 1}, "hidden_act = 1"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"config.json: {named}; wanted"):
+        numbers("Qwen3MoeForCausalLM", **keys)
+
+
+def test_layer_numbers_that_are_no_numbers() -> None:
+    with pytest.raises(ConfigError, match="moe_layers_enum = '1;2'"):
+        numbers("Step3p5ForCausalLM", moe_layers_enum="1;2", moe_top_k=2)
