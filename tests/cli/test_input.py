@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from cli.command import QWEN3_30B_A3B, report, run, write_model
 
 FP8_SIDE_FILE = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": []}}

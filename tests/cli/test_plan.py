@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from cli.command import DEEPSEEK_V3_BF16, QWEN3_30B_A3B, report, run, write_model
 
 GIB = 1 << 30
@@ -75,8 +74,9 @@ def test_line_names_the_profile_of_the_environment(tmp_path: Path, monkeypatch: 
 
 
 def test_deepseek_v3_fits_a3(tmp_path: Path) -> None:
-    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16")
+    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16", "--draft")
     assert found["holds"]
+    assert "--speculative-config" in found["command"]
     assert [group["layers"] for group in found["groups"]] == ["3-60", "61"]
     decoder, draft = found["groups"]
     assert draft["draft"]
@@ -89,6 +89,17 @@ def test_deepseek_v3_fits_a3(tmp_path: Path) -> None:
     assert found["memory"]["weights"] == 59 * 16 * 3 * 7168 * 2048 * 2
 
 
+def test_draft_layers_are_left_out_and_counted_without_speculation(tmp_path: Path) -> None:
+    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16")
+    assert found["moe_layers"] == 58
+    assert found["drafts_left_out"] == 1
+    assert "--speculative-config" not in found["command"]
+    assert "left out" in run("plan", str(tmp_path)).stdout
+    line = f"vllm serve {tmp_path} -tp 16"
+    assert report("--from", line)["moe_layers"] == 58
+    assert report("--from", f"{line} --speculative-config.method mtp")["moe_layers"] == 59
+
+
 def test_deepseek_v3_fuses_its_shared_expert_on_950(tmp_path: Path) -> None:
     model = write_model(tmp_path, DEEPSEEK_V3_BF16)
     found = report(model, "--profile", "950@9.2", "--tp", "16", "--requant", "allow")
@@ -97,9 +108,9 @@ def test_deepseek_v3_fuses_its_shared_expert_on_950(tmp_path: Path) -> None:
     assert decoder["shared_experts"] == {"mode": "fused", "pieces": 1, "reason": ""}
     off = report(model, "--profile", "950@9.2", "--tp", "16", "--requant", "allow", "--fuse-shared-experts", "off")
     assert off["groups"][0]["shared_experts"]["mode"] == "vllm"
-    # One expert less on each of 59 layers: codes, and E8M0 scales of 32 (I = 2048, H = 7168 fill their pairs).
+    # One expert less on each of 58 layers: codes, and E8M0 scales of 32 (I = 2048, H = 7168 fill their pairs).
     expert = 3 * 7168 * 2048 + 2 * 2048 * 7168 // 32 + 7168 * 2048 // 32
-    assert found["memory"]["weights"] - off["memory"]["weights"] == 59 * expert
+    assert found["memory"]["weights"] - off["memory"]["weights"] == 58 * expert
     assert found["hccl_buffsize_mb"] is None
     assert "HCCL" not in found["command"]
     # operator_readme.txt, combineCommMode: one row of bf16 from each rank with an expert of the token, at most k = 8.

@@ -20,6 +20,9 @@ Dp = Annotated[int | None, typer.Option("--dp", min=1, help="Data parallel size.
 Tokens = Annotated[
     int | None, typer.Option(min=1, help="Scheduler's bound of tokens per step [2048].", rich_help_panel=_ENGINE)
 ]
+Draft = Annotated[
+    bool, typer.Option("--draft", help="Plan draft (MTP) layers too, for speculation.", rich_help_panel=_ENGINE)
+]
 Dtype = Annotated[str, typer.Option(help="As vLLM's --dtype.", rich_help_panel=_ENGINE)]
 
 Profile = Annotated[

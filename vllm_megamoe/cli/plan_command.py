@@ -31,6 +31,7 @@ def plan(
     dp: options.Dp = None,
     max_num_batched_tokens: options.Tokens = None,
     dtype: options.Dtype = "auto",
+    draft: options.Draft = False,
     profile: options.Profile = None,
     topology: options.Topology = None,
     backend: options.Backend = None,
@@ -53,6 +54,6 @@ def plan(
     Reads config.json alone, and quant_model_description.json or hf_quant_config.json beside it.
     """
     given = megamoe_options(context.params)
-    request = Request(given, tp, dp, max_num_batched_tokens, dtype, line)
+    request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
     holds = answer(Asked(model, request, json, compare, plot))
     raise typer.Exit(exit_codes.OK if holds else exit_codes.REFUSED)

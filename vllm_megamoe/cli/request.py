@@ -14,6 +14,7 @@ class Request:
         tensor_parallel, data_parallel: sizes, None where not given.
         max_num_batched_tokens: rows of a step; None for vLLM's own default of a server.
         dtype: `auto` for the config's.
+        draft: whether to plan the draft (MTP) layers of the checkpoint too; a line with speculation does it by itself.
         line: a `vllm serve` line to read, None for none.
     """
 
@@ -22,4 +23,5 @@ class Request:
     data_parallel: int | None = None
     max_num_batched_tokens: int | None = None
     dtype: str = "auto"
+    draft: bool = False
     line: str | None = None

@@ -24,15 +24,12 @@ def _product(text: str) -> str:
     return "" if text in PROFILE_NAMES[1:] else f"Set one of {wanted}, or unset it."
 
 
-def _seconds(least: float) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = -1.0
-        return "" if seconds > least or (seconds == least == 0) else "Set a number of seconds, or unset it."
-
-    return check
+def _seconds(text: str) -> str:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    return "" if seconds > 0 else "Set a number of seconds above 0, or unset it."
 
 
 def _steps(text: str) -> str:
@@ -46,11 +43,12 @@ def _anything(text: str) -> str:
 KNOWN: dict[str, Callable[[str], str]] = {
     "VLLM_MEGAMOE_PROFILE": _profile,
     "VLLM_MEGAMOE_SIMULATE": _product,
-    "VLLM_MEGAMOE_TIMEOUT_S": _seconds(1e-9),
+    "VLLM_MEGAMOE_TIMEOUT_S": _seconds,
     "VLLM_MEGAMOE_LOAD_LOG_STEPS": _steps,
+    "VLLM_MEGAMOE_SIMULATED_NPU": _anything,
     "VLLM_MEGAMOE_SHARED": _anything,
 }
-"""Our variables -> what is wrong with a value, empty for nothing. The last one is read by the tests."""
+"""Our variables -> what is wrong with a value, empty for nothing. The last two are the simulator's and the tests' own."""
 
 
 def ours(env: Environment) -> Iterator[Check]:

@@ -1,7 +1,7 @@
 """From config files to the facts that the plan takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_megamoe.checkpoint.recognise import format_facts, formats_of
@@ -33,6 +33,15 @@ class Model:
     dtype: str
     layers: tuple[MoeFacts, ...]
     only_quantisation: bool = False
+
+    @property
+    def num_drafts(self) -> int:
+        """Draft layers with experts."""
+        return sum(layer.draft for layer in self.layers)
+
+    def without_drafts(self) -> "Model":
+        """The model as it is served without speculation."""
+        return replace(self, layers=tuple(layer for layer in self.layers if not layer.draft))
 
     @property
     def formats(self) -> tuple[FormatFacts, ...]:

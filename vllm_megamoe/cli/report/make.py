@@ -10,7 +10,7 @@ from vllm_megamoe.cli.report.sentences import summary_of
 from vllm_megamoe.cli.report.sizes import hccl_of, memory_of, wire_of
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.correct import correct_line
-from vllm_megamoe.cli.serve_line.engine import read_engine
+from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
 from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.cli.serve_line.read import read_line
 from vllm_megamoe.cli.serve_line.step import Step
@@ -51,18 +51,23 @@ def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None
     Raises:
         ConfigError: for a command line, an option or a profile that cannot be read.
     """
-    setting = _from_line(model, request, request.line) if request.line else _from_sizes(model, request)
+    line = read_line(request.line) if request.line else None
+    left_out = 0 if request.draft or (line is not None and speculates(line)) else model.num_drafts
+    if left_out:
+        model = model.without_drafts()
+    setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
     if not model.layers:
         return _without_experts(model, setting), None
     plan, violations = draft_plan(setting.engine, model.layers, setting.options)
     wrong = [ViolationReport(where="options", got=text, wanted="", remedy="") for text in setting.wrong_options]
     wrong += [ViolationReport(where=v.where, got=v.got, wanted=v.wanted, remedy=v.remedy) for v in violations]
-    line, steps = _command(model, setting, plan)
+    line, steps = _command(model, setting, plan, request.draft)
     report = PlanReport(
         model=model.name,
         architecture=model.architecture,
         num_layers=model.num_layers,
         moe_layers=len(model.layers),
+        drafts_left_out=left_out,
         summary=summary_of(model, setting.engine, setting.profile, len(wrong)),
         holds=not wrong,
         profile=setting.profile.name,
@@ -105,8 +110,7 @@ def _dtype(model: Model, request: Request) -> str:
     return model.dtype if model.dtype == "bfloat16" else "bfloat16"
 
 
-def _from_line(model: Model, request: Request, text: str) -> _Setting:
-    line = read_line(text)
+def _from_line(model: Model, request: Request, line: ServeLine) -> _Setting:
     given = read_engine(line, model.dtype, request.max_num_batched_tokens or DEFAULT_TOKENS)
     line, steps = correct_line(line, given, request.options)
     engine = read_engine(line, model.dtype, given.max_num_batched_tokens)
@@ -120,9 +124,9 @@ def _from_line(model: Model, request: Request, text: str) -> _Setting:
     return _Setting(engine, options, profile, legal, False, tuple(wrong), line, tuple(steps))
 
 
-def _command(model: Model, setting: _Setting, plan: Plan) -> tuple[ServeLine, tuple[Step, ...]]:
+def _command(model: Model, setting: _Setting, plan: Plan, draft: bool) -> tuple[ServeLine, tuple[Step, ...]]:
     if setting.line is None:
-        return suggest_line(model.name, setting.engine, setting.options, model.dtype, hccl_of(plan)), ()
+        return suggest_line(model.name, setting.engine, setting.options, model.dtype, hccl_of(plan), draft), ()
     line, steps = correct_variables(setting.line, hccl_of(plan))
     return line, (*setting.steps, *steps)
 

@@ -194,7 +194,8 @@ class PlanReport(_Part):
     Attributes:
         schema_version: 1.
         model, architecture, num_layers: as the config says.
-        moe_layers: layers with routed experts, draft layers included; 0 for a dense model.
+        moe_layers: layers with routed experts that were planned; 0 for a dense model.
+        drafts_left_out: draft (MTP) layers with experts that were not, because speculation was not asked for.
         summary: the answer in a sentence.
         holds: whether no rule is violated; decides the exit code.
         profile, topology: limits that were applied.
@@ -215,6 +216,7 @@ class PlanReport(_Part):
     architecture: str
     num_layers: int
     moe_layers: int
+    drafts_left_out: int = 0
     summary: str
     holds: bool
     profile: str

@@ -9,6 +9,14 @@ FEATURES = {"lora": "enable-lora", "eplb": "enable-eplb", "dual_batch_overlap": 
 _DTYPES = {"half": "float16", "float": "float32"}
 
 
+_SPECULATION = ("speculative-config", "spec-method", "spec-model", "spec-tokens")
+
+
+def speculates(line: ServeLine) -> bool:
+    """Whether the line serves a draft model or MTP layers too."""
+    return any(flag.name in _SPECULATION for flag in line.flags)
+
+
 def read_engine(line: ServeLine, model_dtype: str, max_num_batched_tokens: int) -> EngineFacts:
     """Facts of the engine that the line would start.
 

@@ -1,14 +1,22 @@
 """The `vllm serve` line of a plan that was made from sizes and options."""
 
+import json
+
 from vllm_megamoe.cli.serve_line.line import Flag, ServeLine
-from vllm_megamoe.cli.serve_line.variables import HCCL, hccl_value
+from vllm_megamoe.cli.serve_line.variables import hccl_value
 from vllm_megamoe.cli.serve_line.write import config_flag, make_flag
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import KEY, Options
+from vllm_megamoe.profiles.window_size import BUFFSIZE_VARIABLE
 
 
 def suggest_line(
-    model: str, engine: EngineFacts, options: Options, model_dtype: str, hccl_buffsize_mb: int | None
+    model: str,
+    engine: EngineFacts,
+    options: Options,
+    model_dtype: str,
+    hccl_buffsize_mb: int | None,
+    draft: bool = False,
 ) -> ServeLine:
     """The line that starts what was planned; it names all that the plan depends on."""
     flags = [make_flag("quantization", KEY)]
@@ -20,8 +28,10 @@ def suggest_line(
     flags.append(make_flag("max-num-batched-tokens", str(engine.max_num_batched_tokens)))
     if engine.dtype != model_dtype:
         flags.append(make_flag("dtype", engine.dtype))
+    if draft:
+        flags.append(make_flag("speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 1})))
     flags += _options(options)
-    environment = () if hccl_buffsize_mb is None else ((HCCL, str(hccl_value(hccl_buffsize_mb))),)
+    environment = () if hccl_buffsize_mb is None else ((BUFFSIZE_VARIABLE, str(hccl_value(hccl_buffsize_mb))),)
     return ServeLine(environment, (), ("vllm", "serve"), model, tuple(flags))
 
 

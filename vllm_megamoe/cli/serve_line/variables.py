@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.cli.serve_line.step import Step
+from vllm_megamoe.profiles.window_size import BUFFSIZE_VARIABLE, DEFAULT_MB
 
-HCCL = "HCCL_BUFFSIZE"
-HCCL_DEFAULT = 200
-"""MB, as CANN documents the variable."""
 PLUGINS = "VLLM_PLUGINS"
 PLUGIN = "megamoe"
 
@@ -33,20 +31,22 @@ def set_variable(line: ServeLine, name: str, value: str) -> ServeLine:
 
 def hccl_value(needed: int) -> int:
     """What to set HCCL_BUFFSIZE to: never below HCCL's own default, which every other communicator relies on."""
-    return max(needed, HCCL_DEFAULT)
+    return max(needed, DEFAULT_MB)
 
 
 def _hccl(line: ServeLine, needed: int | None) -> tuple[ServeLine, list[Step]]:
-    given = line.variable(HCCL)
+    given = line.variable(BUFFSIZE_VARIABLE)
     if needed is None or (given is not None and given.isdecimal() and int(given) >= needed):
         return line, []
     why = f"Each half of the communicator's window must hold {needed} MB; "
     if given is None:
-        why += f"it is not set ({HCCL_DEFAULT} is HCCL's default)."
+        why += f"it is not set ({DEFAULT_MB} is HCCL's default)."
     else:
         why += f"{given!r} is {'too small' if given.isdecimal() else 'no number'}."
     value = str(hccl_value(needed))
-    return set_variable(line, HCCL, value), [Step(action="set", what=f"{HCCL}={value}", why=why)]
+    return set_variable(line, BUFFSIZE_VARIABLE, value), [
+        Step(action="set", what=f"{BUFFSIZE_VARIABLE}={value}", why=why)
+    ]
 
 
 def _plugins(line: ServeLine) -> tuple[ServeLine, list[Step]]:

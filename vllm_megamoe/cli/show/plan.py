@@ -38,7 +38,9 @@ def _heading(report: PlanReport) -> str:
         parts.append(f"{report.num_layers} layers")
     if report.moe_layers:
         drafts = sum(group.count for group in report.groups if group.draft)
-        extra = f" and {drafts} of a draft model" if drafts else ""
+        extra = f" and {drafts} draft" if drafts else ""
+        if report.drafts_left_out:
+            extra = f" ({report.drafts_left_out} draft layer(s) left out: --draft plans them too)"
         parts.append(f"{report.moe_layers - drafts} with experts{extra}")
     parts += [f"{each.label}{'' if each.loads else ' (cannot be loaded yet)'}" for each in report.formats]
     return f"{report.model}: {', '.join(parts)}" if parts else report.model

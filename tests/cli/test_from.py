@@ -1,0 +1,108 @@
+"""`plan --from`: what to drop, add and set on an existing command line, and the plan of the corrected one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.command import QWEN3_30B_A3B, report, run, write_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return write_model(tmp_path / "model", QWEN3_30B_A3B)
+
+
+def steps(found: dict[str, Any]) -> dict[str, list[str]]:
+    sorted_: dict[str, list[str]] = {"drop": [], "add": [], "set": []}
+    for step in found["corrections"]:
+        assert step["why"]
+        sorted_[step["action"]].append(step["what"])
+    return sorted_
+
+
+def test_a_line_of_other_habits_is_corrected(model: str) -> None:
+    line = (
+        f"HCCL_BUFFSIZE=20 vllm serve {model} -tp 8 --data-parallel-size=2 --enable-lora --lora-modules a=b "
+        "--enable-eplb --eplb-config.num_redundant_experts 8 --enable-dbo --quantization ascend --dtype float16 "
+        "--max-num-batched-tokens 8192 --port 80"
+    )
+    found = report("--from", line, "--profile", "a3@9.1")
+    assert steps(found) == {
+        "drop": [
+            "--enable-lora --lora-modules a=b",
+            "--enable-eplb --eplb-config.num_redundant_experts 8",
+            "--enable-dbo",
+        ],
+        "add": ["--enable-expert-parallel", """--additional-config '{"megamoe": {"profile": "a3@9.1"}}'"""],
+        "set": ["--quantization megamoe", "--dtype bfloat16", "HCCL_BUFFSIZE=200"],
+    }
+    assert found["holds"]
+    assert found["engine"]["ep_size"] == 16
+    assert found["engine"]["max_num_batched_tokens"] == 8192
+    assert found["command"] == (
+        f"HCCL_BUFFSIZE=200 vllm serve {model} -tp 8 --data-parallel-size=2 --quantization megamoe --dtype bfloat16 "
+        "--max-num-batched-tokens 8192 --port 80 --enable-expert-parallel "
+        """--additional-config '{"megamoe": {"profile": "a3@9.1"}}'"""
+    )
+
+
+def test_the_corrected_line_needs_no_correction(model: str) -> None:
+    first = report("--from", f"vllm serve {model} -tp 4 --enable-eplb", "--profile", "a3@9.1")
+    second = report("--from", first["command"])
+    assert second["corrections"] == []
+    assert second["command"] == first["command"]
+    assert second["profile"] == "a3@9.1"
+    assert second["memory"] == first["memory"]
+
+
+def test_a_window_that_is_too_small_is_set_to_what_the_plan_needs(model: str) -> None:
+    config = """--additional-config '{"megamoe": {"profile": "a3@9.1", "workspace_budget_gib": 64}}'"""
+    line = f"vllm serve {model} --quantization megamoe -tp 2 -dp 8 -ep --max-num-batched-tokens 8192 {config}"
+    found = report("--from", f"HCCL_BUFFSIZE=250 {line}")
+    needed = found["hccl_buffsize_mb"]
+    assert needed > 250
+    assert steps(found) == {"drop": [], "add": [], "set": [f"HCCL_BUFFSIZE={needed}"]}
+    assert steps(report("--from", f"HCCL_BUFFSIZE={needed} {line}"))["set"] == []
+    assert steps(report("--from", f"HCCL_BUFFSIZE=much {line}"))["set"] == [f"HCCL_BUFFSIZE={needed}"]
+
+
+def test_the_model_may_be_given_beside_a_line_that_names_a_hubs(model: str) -> None:
+    refused = run("plan", "--from", "vllm serve Qwen/Qwen3-30B-A3B -tp 2")
+    assert refused.exit_code == 2
+    assert "give its config as MODEL too" in refused.stderr
+    found = report(model, "--from", "vllm serve Qwen/Qwen3-30B-A3B -tp 2")
+    assert "vllm serve Qwen/Qwen3-30B-A3B " in found["command"]
+
+
+def test_plugins_that_leave_ours_out_and_other_placements(model: str) -> None:
+    found = report("--from", f"VLLM_PLUGINS=ascend vllm serve {model} --expert-placement-strategy round_robin -pcp 2")
+    assert "VLLM_PLUGINS=ascend,megamoe" in steps(found)["set"]
+    assert steps(found)["drop"] == ["--expert-placement-strategy round_robin", "--prefill-context-parallel-size 2"]
+    assert found["command"].startswith("VLLM_PLUGINS=ascend,megamoe vllm serve ")
+
+
+def test_profile_of_the_lines_environment_holds(model: str) -> None:
+    found = report("--from", f"VLLM_MEGAMOE_PROFILE=a3@9.2 vllm serve {model} -tp 4")
+    assert found["profile"] == "a3@9.2"
+    # The line itself says so: nothing has to be added.
+    assert steps(found)["add"] == ["--quantization megamoe", "--enable-expert-parallel"]
+
+
+def test_wrong_options_of_the_line_are_violations(model: str) -> None:
+    found = report("--from", f"""vllm serve {model} --additional-config '{{"megamoe": {{"use_cas": "auto"}}}}'""")
+    assert not found["holds"]
+    assert any("did you mean 'use_case'" in rule["got"] for rule in found["violations"])
+
+
+def test_what_cannot_be_corrected_is_still_violated(tmp_path: Path) -> None:
+    wide = write_model(tmp_path, QWEN3_30B_A3B | {"moe_intermediate_size": 14336})
+    found = report("--from", f"vllm serve {wide} -tp 8", "--profile", "a3@9.1")
+    assert not found["holds"]
+    assert "--quantization megamoe" in found["command"]
+    assert "still violates" in run("plan", "--from", f"vllm serve {wide} -tp 8", "--profile", "a3@9.1").stdout
+
+
+def test_no_line_at_all(model: str) -> None:
+    found = run("plan", model, "--from", "python train.py")
+    assert found.exit_code == 2
+    assert "starts no vLLM server" in found.stderr
