@@ -45,7 +45,7 @@ def _runners() -> list[Any]:
 
 def _fuses(runner: Any) -> bool:
     method = runner.routed_experts.quant_method
-    return isinstance(method, MegaMoeMethod) and method.plan.shared.mode == "fused"
+    return isinstance(method, MegaMoeMethod) and method.complete_plan().shared.mode == "fused"
 
 
 def _mlp(runner: Any) -> torch.nn.Module:

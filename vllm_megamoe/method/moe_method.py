@@ -1,8 +1,7 @@
 """The quantisation method that vLLM calls for each MoE layer."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,8 +26,15 @@ from vllm_megamoe.plan.layer_plan import LayerPlan
 
 logger = logging.getLogger(__name__)
 
-TakeShared = Callable[[str, LayerPlan], tuple[Tensor, Tensor]]
-"""(layer's name, plan) -> the shared MLP's w13 [2S, H] and w2 [H, S], whole; vLLM's own path is off from then on."""
+
+class Surroundings(Protocol):
+    """What stands around a layer's routed experts in the running engine; a lane knows it."""
+
+    def whole_plan(self) -> LayerPlan:
+        """The layer's plan, now that its shared experts and factors are there too."""
+
+    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+        """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -38,16 +44,17 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     Args:
         moe: vLLM's configuration of the layer.
-        plan: ours.
+        plan: ours, of the routed experts alone: vLLM asks for a method before the layer's shared experts are at hand.
         seat: the layer's communicator.
-        take_shared: how to get the shared MLP of a layer whose plan fuses it.
+        surroundings: where the rest of the layer comes from, once it is there.
     """
 
-    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat, take_shared: TakeShared) -> None:
+    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat, surroundings: Surroundings) -> None:
         super().__init__(moe)
         self.plan = plan
         self.seat = seat
-        self.take_shared = take_shared
+        self.surroundings = surroundings
+        self._is_whole = False
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
 
@@ -59,6 +66,13 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     ) -> tuple[int, int]:
         """Sizes stay as the checkpoint has them; padding, where it is exact, is the plan's business."""
         return hidden_size, intermediate_size_per_partition
+
+    def complete_plan(self) -> LayerPlan:
+        """The plan of the whole layer, from the time on when the model is built; made once."""
+        if not self._is_whole:
+            self.plan = self.surroundings.whole_plan()
+            self._is_whole = True
+        return self.plan
 
     def create_weights(
         self,
@@ -86,14 +100,14 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
                 f"{layer.layer_name}: weights were loaded a second time, but the operator's operands replaced the "
                 "parameters. Restart the engine to load other weights."
             )
-        plan, name = self.plan, layer.layer_name
+        plan, name = self.complete_plan(), layer.layer_name
         w13, w2 = layer.w13_weight.data, layer.w2_weight.data
         operands = convert_experts(w13, w2, plan, interleaved=plan.facts.gate_up_interleaved)
         del w13, w2
         for parameter in ("w13_weight", "w2_weight"):
             empty = torch.empty(0, dtype=getattr(layer, parameter).dtype)
             setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
-        shared = convert_shared(*self.take_shared(name, plan), plan) if plan.shared.mode == "fused" else None
+        shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle.buffer, shared)
         layer.mega_moe_buffer = handle.buffer
