@@ -48,7 +48,7 @@ KNOWN: dict[str, Callable[[str], str]] = {
     "VLLM_MEGAMOE_SIMULATED_NPU": _anything,
     "VLLM_MEGAMOE_SHARED": _anything,
 }
-"""Our variables -> what is wrong with a value, empty for nothing. The last two are the simulator's and the tests' own."""
+"""Our variables -> what is wrong with a value, empty for nothing. The last two are for our tests."""
 
 
 def ours(env: Environment) -> Iterator[Check]:
