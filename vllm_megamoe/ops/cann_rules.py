@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vllm_megamoe.layout.acl import normalise_dtype
 from vllm_megamoe.ops.cann_facts import tensor_call_facts
+from vllm_megamoe.ops.capture import is_capturing
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.ops.twin.checks.profile import raise_broken
 from vllm_megamoe.profiles.call_facts import BufferFacts
@@ -62,7 +62,7 @@ def checked_creation(group: Any, sizes: tuple[int, ...], arguments: Mapping[str,
         ep_world_size=group.size(),
         dispatch_quant_out_dtype=_name(arguments["dispatch_quant_out_dtype"]),
         buffers_before=communicator.made,
-        capturing=_is_capturing(),
+        capturing=is_capturing(),
         earlier=communicator.first,
         **given,
     )
@@ -114,9 +114,3 @@ def _profile(topo_type: int = 0) -> Profile:
 def _name(value: Any) -> str | None:
     found = normalise_dtype(value, "dispatch_quant_out_dtype")
     return None if found is None else found.name
-
-
-def _is_capturing() -> bool:
-    """Whether a graph is being traced or captured; asked of torch_npu only where something else has loaded it."""
-    asked = getattr(getattr(torch, "npu", None), "is_current_stream_capturing", None)
-    return torch.compiler.is_compiling() or bool(asked is not None and asked())

@@ -4,6 +4,7 @@ import torch
 
 from vllm_megamoe.layout.acl import normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.capture import is_capturing
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.call import Call, Experts
 from vllm_megamoe.ops.twin.refusal import refusal
@@ -95,7 +96,7 @@ def buffer_facts(buffer: SymmBuffer) -> BufferFacts:
         combine_comm_mode=buffer.combine_comm_mode,
         rank_num_per_server=buffer.rank_num_per_server,
         buffers_before=buffer.number - 1,
-        capturing=torch.compiler.is_compiling(),
+        capturing=is_capturing(),
         earlier=buffer.oldest_facts(),
     )
 

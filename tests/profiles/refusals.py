@@ -1,0 +1,112 @@
+"""Scenes that the twin refuses, and what it says: argument, value, rule, source, remedy, what the device would do."""
+
+from dataclasses import dataclass
+
+from profiles.layers import LEGAL_91
+from profiles.scenes import Scene
+
+A2_A3 = ("a2@9.1", "a3@9.1", "a2@9.2", "a3@9.2")
+SILENT = r".* The device would not refuse: it "
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The error's text begins like `message`, at creation of the buffer or at the call."""
+
+    scene: Scene
+    where: str
+    message: str
+
+
+def on_950_of_91(change: str = "", kind: str = "a8w8-fp", **buffer: object) -> Scene:
+    return Scene("950@9.1", kind, buffer, change, size=LEGAL_91)
+
+
+REFUSALS = [
+    Refusal(
+        Scene("a2@9.1", "a16w16", {"hidden": 1280}),
+        "creation",
+        r"hidden=1280; wanted in \[1024, 8192\] and a multiple of 512 with profile a2@9\.1 "
+        r"\(torch_api\.txt:441.*\)\. Pad with zeros to 1536\.",
+    ),
+    Refusal(
+        Scene("a3@9.2", "a16w16", {"num_max_tokens_per_rank": 4097}),
+        "creation",
+        r"num_max_tokens_per_rank=4097; wanted in \[1, 4096\]",
+    ),
+    Refusal(Scene("950@9.2", "a8w8-fp", {"num_topk": 33}), "creation", r"num_topk=33; wanted in \[1, 32\]"),
+    Refusal(
+        on_950_of_91("seven_ids", num_topk=7),
+        "call",
+        r"num_topk=7; wanted one of 6, 8 with profile 950@9\.1 \(torch_api\.txt:456",
+    ),
+    Refusal(
+        Scene("950@9.2", "a8w8-fp", topology="urma", change="swigluoai"),
+        "call",
+        "activation='swigluoai'; wanted one of swiglu, situglu on URMA",
+    ),
+    Refusal(
+        Scene("950@9.2", "a8w8-fp", {"combine_comm_mode": 1}, topology="urma"),
+        "call",
+        "combine_comm_mode=1; wanted 0 on URMA",
+    ),
+    *(
+        Refusal(
+            Scene(name, "a16w16", change="router_bf16"),
+            "call",
+            rf"topk_weights\.dtype=BF16; wanted FLOAT .*Convert with \.float\(\)\.{SILENT}reads the BF16 memory",
+        )
+        for name in A2_A3
+    ),
+    Refusal(
+        Scene("950@9.2", "a8w8-fp", change="clamp_0"),
+        "call",
+        rf"activation_clamp=0\.0; wanted above 0 {SILENT}clamps the up half to 0",
+    ),
+    Refusal(
+        on_950_of_91("stacked_clamp"),
+        "call",
+        rf"activation_clamp=7\.0; wanted None {SILENT}computes without the clamp",
+    ),
+    Refusal(
+        on_950_of_91(dispatch_quant_out_dtype=296),
+        "creation",
+        rf"dispatch_quant_out_dtype=FLOAT4_E2M1; wanted {SILENT}quantises to FLOAT8_E5M2",
+    ),
+    Refusal(
+        on_950_of_91("clamp_0", kind="a8w4-fp"),
+        "call",
+        rf"l1_weights=FLOAT4_E2M1 and {SILENT}reads the FP4 bytes as FP8",
+    ),
+    Refusal(
+        on_950_of_91("stacked_fewer_rows"),
+        "call",
+        "x: rows=3; wanted 4, num_max_tokens_per_rank of the buffer: no other number",
+    ),
+    Refusal(
+        Scene("a3@9.1", "a8w4-int"),
+        "call",
+        r"max_recv_token_num=0; wanted at least 32: 2 x .*would not refuse: once half of the capacity",
+    ),
+    Refusal(
+        Scene("a3@9.1", "a8w4-int", {"max_recv_token_num": 31}),
+        "call",
+        "max_recv_token_num=31; wanted at least 32",
+    ),
+    Refusal(
+        Scene("a2@9.2", "a8w4-int", change="int32_rows"),
+        "call",
+        rf"l1_weights, l2_weights=ND and ND; wanted FRACTAL_NZ {SILENT}takes int32 memory",
+    ),
+    Refusal(
+        Scene("a2@9.2", "a16w16", change="stacked"),
+        "call",
+        "l1_weights=one 3-D stack of all experts; wanted a list",
+    ),
+    Refusal(Scene("950@9.2", "a8w8-fp", change="mask"), "call", "x_active_mask=a tensor; wanted None"),
+    Refusal(
+        Scene("a2@9.1", "a16w16", environment={"HCCL_BUFFSIZE": "10"}),
+        "call",
+        r"ccl_buffer_size=20971520; wanted at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ",
+    ),
+]
