@@ -1,10 +1,10 @@
-"""EngineFacts and MoeFacts read from live vLLM objects (vLLM 0.32)."""
+"""EngineFacts read from live vLLM objects (vLLM 0.32)."""
 
 from typing import Any
 
 import torch
 
-from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
+from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.profiles.window_size import hccl_buffsize
 
 
@@ -30,34 +30,6 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
         dual_batch_overlap=parallel.enable_dbo,
         hccl_buffsize_mb=hccl_buffsize(),
     )
-
-
-def read_layer(layer: Any, experts_format: str) -> MoeFacts:
-    """Facts of a RoutedExperts layer under construction, before its weights exist."""
-    moe = layer.moe_config
-    return MoeFacts(
-        name=layer.layer_name,
-        num_experts=moe.num_experts,
-        topk=moe.experts_per_token,
-        hidden=moe.hidden_dim,
-        intermediate_hidden=moe.intermediate_size,
-        activation=ActivationFacts(moe.activation.value, moe.swiglu_limit),
-        has_bias=moe.has_bias,
-        router_weight_on_input=layer.apply_router_weight_on_input,
-        skips_reduction=moe.skip_final_all_reduce,
-        experts_format=experts_format,
-    )
-
-
-def expert_names(layer: Any) -> list[str]:
-    """Names of every expert projection of a layer, as the checkpoint's config lists them."""
-    projections = (layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name)
-    return [
-        f"{layer.layer_name}.{e}.{projection}"
-        for e in range(layer.moe_config.num_logical_experts)
-        for projection in projections
-        if projection
-    ]
 
 
 def activation_dtypes() -> list[torch.dtype]:

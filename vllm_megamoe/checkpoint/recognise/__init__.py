@@ -69,9 +69,10 @@ def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -
         side_files: parsed files of the checkpoint beside config.json, by name (see SIDE_FILES).
     """
     section, files = section_of(config), side_files or {}
-    text = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
-    read = make_reader(section, files, str((text or config).get("expert_dtype") or config.get("expert_dtype") or ""))
-    num_layers = (text or config).get("num_hidden_layers")
+    text = config.get("text_config")
+    parts = [part for part in (text, config, section) if isinstance(part, Mapping)]
+    read = make_reader(section, files, str(_first(parts, "expert_dtype") or ""))
+    num_layers = _first(parts, "num_hidden_layers")
     # Experts that a file names one by one are asked one by one; of all others the first speaks.
     numbers = sorted({0, *(int(n) for n in _EXPERT_NUMBER.findall(json.dumps([section, files])))})
 
@@ -79,6 +80,10 @@ def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -
         return verdict({names[0]: read(names) for names in projections_of(prefix, numbers, num_layers)})
 
     return format_of
+
+
+def _first(parts: Sequence[Mapping[str, Any]], key: str) -> Any:
+    return next((part[key] for part in parts if part.get(key)), None)
 
 
 def surely_quantised(

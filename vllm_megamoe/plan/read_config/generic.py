@@ -27,5 +27,6 @@ def generic(keys: Keys) -> Family:
     """Rules for a config of an unknown architecture."""
     one_mlp = keys.has("shared_expert_intermediate_size")
     width = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
-    shared = SharedRule(width=width[:1]) if one_mlp else SharedRule(count=NUM_SHARED, width=width[1:])
+    # The first of these names is Qwen's, whose shared MLP stands behind a gate.
+    shared = SharedRule(width=width[:1], gated=True) if one_mlp else SharedRule(count=NUM_SHARED, width=width[1:])
     return Family((), where=_where, activation=clamped, shared=shared, scaling=_SCALING)

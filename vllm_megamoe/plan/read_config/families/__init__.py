@@ -10,6 +10,8 @@ BY_ARCHITECTURE: dict[str, Family] = {name: family for family in FAMILIES for na
 WRAPPERS: dict[str, str] = {
     "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+    "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
+    "Qwen4ExpForConditionalGeneration": "Qwen4ExpForCausalLM",
     "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
     "KimiK3ForConditionalGeneration": "KimiLinearForCausalLM",
     "KimiVLForConditionalGeneration": "DeepseekV2ForCausalLM",

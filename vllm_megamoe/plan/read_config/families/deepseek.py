@@ -29,7 +29,7 @@ DEEPSEEK = (
         drafts=DraftRule(),
     ),
     Family(
-        ("DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration"),
+        ("DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM"),
         name="model.layers.{layer}.ffn.experts",
         where=every,
         activation=deepseek_v4,
@@ -57,6 +57,8 @@ KIMI = (
 )
 
 COUSINS = (
+    # Its shared expert is no part of vLLM's MoE layer.
+    Family(("Dots3NoteForCausalLM",), where=after_dense),
     Family(("AXK1ForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True),
     Family(
         ("PanguUltraMoEForCausalLM", "PanguProMoEV2ForCausalLM"),

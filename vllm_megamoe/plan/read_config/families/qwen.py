@@ -1,4 +1,5 @@
-"""Qwen's line: shared experts stand behind a sigmoid gate (vLLM 0.32's qwen2_moe, qwen3_moe, qwen3_next, qwen3_5)."""
+"""Qwen's line: shared experts stand behind a sigmoid gate (vLLM 0.32's qwen2_moe, qwen3_moe, qwen3_next, qwen3_5,
+qwen4_exp)."""
 
 from vllm_megamoe.plan.read_config.family import DraftRule, Family, SharedRule
 from vllm_megamoe.plan.read_config.where import by_step, every
@@ -14,7 +15,7 @@ FAMILIES = (
         drafts=DraftRule(name="mtp.layers.{layer}.mlp.experts", after_decoder=False),
     ),
     Family(
-        ("Qwen3_5MoeForCausalLM",),
+        ("Qwen3_5MoeForCausalLM", "Qwen4ExpForCausalLM"),
         where=every,
         shared=_SHARED,
         drafts=DraftRule(name="mtp.layers.{layer}.mlp.experts", after_decoder=False),
