@@ -1,0 +1,189 @@
+"""The profile's rules in the adapter: the operator's own package is not reached with what its product gets wrong."""
+
+from typing import Any
+
+import pytest
+import torch
+from profiles.layers import DEMO, buffer_arguments, call_arguments, stacked
+from torch import Tensor
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layout import AclFormat, format_cast
+from vllm_megamoe.ops import cann, settings
+
+SIZES = (4, 4, 2, 1024, 1024)
+DEFAULTS: dict[str, Any] = {
+    "max_recv_token_num": 0,
+    "dispatch_quant_mode": 0,
+    "dispatch_quant_out_dtype": None,
+    "combine_quant_mode": 0,
+    "comm_alg": "",
+    "topk_weights_type": 0,
+    "combine_comm_mode": 0,
+}
+ABSENT = dict.fromkeys(
+    (
+        "l1_weights_sf",
+        "l2_weights_sf",
+        "l1_bias",
+        "l2_bias",
+        "x_active_mask",
+        "activation_clamp",
+        "activation_params",
+        "weight1_type",
+        "weight2_type",
+        "shared_l1_weights",
+        "shared_l2_weights",
+        "shared_l1_weights_sf",
+        "shared_l2_weights_sf",
+        "shared_l1_bias",
+        "shared_l2_bias",
+        "scales",
+        "shared_weight1_type",
+        "shared_weight2_type",
+        "shared_expert_quant_out_dtype",
+    )
+)
+
+
+class Group:
+    """A communicator of two ranks."""
+
+    def size(self) -> int:
+        return 2
+
+
+class Package:
+    """Stands in for the operator's package: what reaches it."""
+
+    def __init__(self) -> None:
+        self.created: list[Any] = []
+        self.calls = 0
+
+    def create(self, group: Any, *sizes: int, **arguments: Any) -> Any:
+        names = ("num_experts", "num_max_tokens_per_rank", "num_topk", "hidden")
+        fields = dict(zip(names, sizes, strict=False)) | arguments
+        window = {"ccl_buffer_size": 400 << 20, "group": group, "ep_world_size": group.size(), "topo_type": 0}
+        self.created.append(type("Buffer", (), fields | window)())
+        return self.created[-1]
+
+    def run(self, *positional: Any, **arguments: Any) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return positional[0], positional[1]
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> Package:
+    made = Package()
+    names = frozenset(DEFAULTS), frozenset(ABSENT) | {"activation"}
+    monkeypatch.setattr(cann, "installed", lambda: cann.Installed(made.create, made.run, *names))
+    monkeypatch.setattr(cann, "make_communicator", lambda group: None)
+    return made
+
+
+def create(group: Group, kind: str = "a16w16", **changes: Any) -> Any:
+    modes = {k: v for k, v in buffer_arguments(kind, DEMO).items() if k in DEFAULTS}
+    return cann.create_buffer(group, SIZES, DEFAULTS | modes | changes)
+
+
+def run(buffer: Any, kind: str = "a16w16", **changes: Any) -> None:
+    given = ABSENT | {"activation": "swiglu"} | call_arguments(kind, DEMO, 0) | changes
+    cann.call(**given, sym_buffer=buffer)
+
+
+def test_without_a_profile_everything_reaches_the_package(package: Package) -> None:
+    buffer = create(Group())
+    run(buffer, topk_weights=torch.ones(4, 2, dtype=torch.bfloat16))
+    assert (len(package.created), package.calls) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "changes"),
+    [
+        ("a2@9.1", "a16w16", {}),
+        ("a3@9.2", "a8w8-int", {}),
+        ("a2@9.2", "a8w4-int", {}),
+        ("950@9.2", "a8w8-fp", {}),
+        ("950@9.2", "a8w4-fp", {"activation": "swigluoai", "activation_params": {"alpha": 1.702}}),
+    ],
+)
+def test_legal_calls_reach_it(name: str, kind: str, changes: dict[str, Any], package: Package) -> None:
+    with settings(profile=name):
+        run(create(Group(), kind), kind, **changes)
+    assert package.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "changes", "message"),
+    [
+        ("a2@9.1", "a16w16", {"topk_weights": torch.ones(4, 2).bfloat16()}, r"topk_weights\.dtype=BF16"),
+        ("a2@9.2", "a16w16", {"x": torch.ones(4, 1024, dtype=torch.float16)}, r"x\.dtype=FLOAT16"),
+        ("950@9.2", "a8w8-fp", {"activation_clamp": 0.0}, r"activation_clamp=0\.0"),
+        ("950@9.2", "a8w8-fp", {"x_active_mask": torch.ones(4)}, "x_active_mask=a tensor"),
+        ("a3@9.1", "a8w4-int", {}, "max_recv_token_num=0; wanted at least 32"),
+        ("a3@9.1", "a16w16", {"activation": "situglu"}, "activation='situglu'"),
+        ("a3@9.1", "a16w16", {"scales": torch.ones(4, 32)}, "scales=given; wanted nothing"),
+    ],
+)
+def test_refused_before_it(name: str, kind: str, changes: dict[str, Any], message: str, package: Package) -> None:
+    with settings(profile=name), pytest.raises(OperatorError, match=message):
+        run(create(Group(), kind), kind, **changes)
+    assert package.calls == 0
+
+
+def test_int4_in_int32_without_blocks(package: Package) -> None:
+    # aclnn takes it for FRACTAL_NZ whatever it is
+    call = call_arguments("a8w4-int", DEMO, 0)
+    plain = {
+        name: [format_cast(t, AclFormat.ND).contiguous().view(torch.int32) for t in call[name]]
+        for name in ("l1_weights", "l2_weights")
+    }
+    types = {"weight1_type": None, "weight2_type": None}
+    with settings(profile="a2@9.1"):
+        buffer = create(Group(), "a8w4-int")
+        with pytest.raises(OperatorError, match="ND and ND; wanted FRACTAL_NZ"):
+            run(buffer, "a8w4-int", **plain, **types)
+
+
+def test_a_stack_on_a_product_that_takes_lists(package: Package) -> None:
+    call = stacked(call_arguments("a16w16", DEMO, 0))
+    weights = {name: call[name] for name in ("l1_weights", "l2_weights")}
+    with settings(profile="a2@9.1"), pytest.raises(OperatorError, match="one 3-D stack of all experts"):
+        run(create(Group()), **weights)
+
+
+def test_a_second_buffer_on_a_950_communicator(package: Package) -> None:
+    group = Group()
+    with settings(profile="950@9.2"):
+        create(group, "a8w8-fp")
+        with pytest.raises(OperatorError, match="a communicator that 1 buffer"):
+            create(group, "a8w8-fp")
+        create(Group(), "a8w8-fp")
+    assert len(package.created) == 2
+
+
+def test_layers_of_a_communicator_dispatch_alike(package: Package) -> None:
+    group = Group()
+    with settings(profile="a2@9.1"):
+        create(group)
+        with pytest.raises(OperatorError, match="dispatch_quant_mode=2; wanted 0, as the first buffer"):
+            create(group, "a8w8-int")
+
+
+def test_the_communicator_says_its_topology(package: Package) -> None:
+    with settings(profile="950@9.2"):
+        buffer = create(Group(), "a8w8-fp")
+        run(buffer, "a8w8-fp", activation="swigluoai")
+        buffer.topo_type = 1
+        with pytest.raises(OperatorError, match=r"activation=.swigluoai.; wanted .* on URMA"):
+            run(buffer, "a8w8-fp", activation="swigluoai")
+    with settings(profile="950@9.2", topology="mte"):
+        run(buffer, "a8w8-fp", activation="swigluoai")
+
+
+def test_the_packages_window(package: Package) -> None:
+    with settings(profile="a2@9.1"):
+        buffer = create(Group())
+        buffer.ccl_buffer_size = 1 << 20
+        with pytest.raises(OperatorError, match=r"ccl_buffer_size=1048576; wanted at least \d+ bytes"):
+            run(buffer)
