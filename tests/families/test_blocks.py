@@ -10,13 +10,13 @@ matrix adds its own sum, and a row of 96 elements is the mean of them: 2^-18 of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from families import formulas as f
-from families.block_configs import EXPERTS, HIDDEN, STEP_3_5, TOPK, WIDTH, small_config
+from families.block_configs import EXPERTS, HIDDEN, TOPK, WIDTH, WRITTEN, small_config
+from families.blocks import BLOCKS
 from torch import Tensor
 
 from vllm_megamoe.method.buffers import open_handle
@@ -34,66 +34,6 @@ ROWS, LIMIT = 13, 2.0**-18
 ALONE = Seat(group=None, rank=0, size=1, all_gather=lambda rows: rows)
 SPREAD = 8.0
 """Standard deviation of gate and up values: a clamp at 7 or 10 holds back about a fifth of them."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """What a family computes in one layer.
-
-    Attributes:
-        config: file of the published config, None for Step-3.5.
-        layer: decoder layer.
-        factor: routed scaling factor, in the router weights.
-        routed: activation of the routed experts.
-        shared: activation of the shared MLP where the plan fuses it into the call, None where it does not.
-        wrong: what a mistaken layer would compute instead of `routed`.
-    """
-
-    config: str | None
-    layer: int
-    factor: float
-    routed: f.Activation
-    shared: f.Activation | None
-    wrong: dict[str, f.Activation]
-
-
-V4, M3, K3 = (
-    "deepseek-ai--DeepSeek-V4-Flash_config.json",
-    "MiniMaxAI--MiniMax-M3_config.json",
-    "moonshotai--Kimi-K3_config.json",
-)
-OAI = f.swiglu_oai(7.0, 1.702, 1.0)
-PLAIN = f.swiglu()
-
-BLOCKS: dict[str, Block] = {
-    "DeepSeek-V4": Block(
-        V4, 4, 1.5, f.swiglu(10.0), f.swiglu(10.0), {"no clamp": PLAIN, "clamp after silu": f.swiglu_step(10.0)}
-    ),
-    "DeepSeek-V4 hash layer": Block(V4, 0, 1.5, f.swiglu(10.0), f.swiglu(10.0), {"no clamp": PLAIN}),
-    "MiniMax-M3": Block(
-        M3,
-        3,
-        2.0,
-        OAI,
-        OAI,
-        {
-            "plain swiglu": PLAIN,
-            "no clamp": f.swiglu_oai(1e30, 1.702, 1.0),
-            "alpha 1": f.swiglu_oai(7.0, 1.0, 1.0),
-            "beta 0": f.swiglu_oai(7.0, 1.702, 0.0),
-        },
-    ),
-    "Kimi-K3": Block(
-        K3, 1, 1.0, f.situ(4.0, 25.0), None, {"linear up": f.situ(4.0, None), "beta 1": f.situ(1.0, 25.0)}
-    ),
-    "Step-3.5 layer without limits": Block(None, 42, 3.0, PLAIN, PLAIN, {"limit 7": f.swiglu_step(7.0)}),
-    "Step-3.5 routed limit": Block(
-        None, 43, 3.0, f.swiglu_step(7.0), None, {"no limit": PLAIN, "clamp before silu": f.swiglu(7.0)}
-    ),
-    "Step-3.5 both limits": Block(
-        None, 44, 3.0, f.swiglu_step(7.0), None, {"shared limit": f.swiglu_step(16.0), "no limit": PLAIN}
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -126,12 +66,11 @@ def make_problem(factor: float) -> Problem:
 
 
 @pytest.fixture
-def config_of(request: pytest.FixtureRequest) -> Callable[[str | None], dict[str, Any]]:
-    def read(file: str | None) -> dict[str, Any]:
-        if file is None:
-            return STEP_3_5
-        shared_dir: Path = request.getfixturevalue("shared_dir")
-        return small_config(shared_dir, file)
+def config_of(request: pytest.FixtureRequest) -> Callable[[str], dict[str, Any]]:
+    """From a family to its config; a published one needs the shared folder."""
+
+    def read(family: str) -> dict[str, Any]:
+        return WRITTEN[family] if family in WRITTEN else small_config(request.getfixturevalue("shared_dir"), family)
 
     return read
 
@@ -158,10 +97,10 @@ def worst(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_rows_are_the_familys_formula(name: str, config_of: Callable[[str | None], dict[str, Any]]) -> None:
+def test_rows_are_the_familys_formula(name: str, config_of: Callable[[str], dict[str, Any]]) -> None:
     """B41, B43, B44: each activation with its own parameters, routed and shared."""
     block = BLOCKS[name]
-    problem, plan = make_problem(block.factor), plan_of(config_of(block.config), block.layer)
+    problem, plan = make_problem(block.factor), plan_of(config_of(block.family), block.layer)
     assert plan.shared.mode == ("fused" if block.shared else "vllm")
     assert (plan.facts.hidden, plan.facts.intermediate_hidden) == (HIDDEN, WIDTH)
     expected = f.block(problem.x, problem.ids, problem.router, problem.weights, block.routed, block.shared)
@@ -169,10 +108,10 @@ def test_rows_are_the_familys_formula(name: str, config_of: Callable[[str | None
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_another_formula_is_seen(name: str, config_of: Callable[[str | None], dict[str, Any]]) -> None:
+def test_another_formula_is_seen(name: str, config_of: Callable[[str], dict[str, Any]]) -> None:
     """Negative controls: the same rows are far from every formula that a mistake would compute."""
     block = BLOCKS[name]
-    problem, plan = make_problem(block.factor), plan_of(config_of(block.config), block.layer)
+    problem, plan = make_problem(block.factor), plan_of(config_of(block.family), block.layer)
     found, inputs = run(problem, plan), (problem.x, problem.ids, problem.router, problem.weights)
     right = f.block(*inputs, block.routed, block.shared)
     others = {"0.9 times": 0.9 * right}

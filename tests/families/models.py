@@ -1,0 +1,231 @@
+"""Tiny models with the real class and config structure of each family.
+
+Sizes are never square and differ wherever the real ones may: hidden 1024, expert width 384, eight experts. Keys are
+those of the family's own config class; what a family scales, shares or gates is as in its published config, made small.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+VOCABULARY = 260
+HIDDEN = 1024
+WIDTH = 384
+
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "pad_token_id": 259,
+}
+
+LATENT_ATTENTION: dict[str, Any] = {
+    # vLLM's attention kernel for CPUs takes these sizes of the cache row only, which are DeepSeek's own.
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 256,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "num_key_value_heads": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of models.
+
+    Attributes:
+        title: its name in documents.
+        model_type: as config.json says it.
+        architecture: the class that vLLM builds.
+        settings: what its config has besides COMMON.
+        shared: whether shared experts are added to the routed ones.
+        gated: whether a sigmoid gate per token multiplies the shared expert.
+        scaled: whether the routed sum is multiplied by a factor other than 1.
+        every_run: whether `make test` serves it; the others wait for `make test-full`.
+    """
+
+    title: str
+    model_type: str
+    architecture: str
+    settings: dict[str, Any]
+    shared: bool = False
+    gated: bool = False
+    scaled: bool = False
+    every_run: bool = True
+
+    @property
+    def modes(self) -> list[str]:
+        """Engines with the flag: shared experts where the plan puts them, and `apart`, on vLLM's own path."""
+        return ["planned", "apart"] if self.shared and not self.gated else ["planned"]
+
+    def fused(self, mode: str) -> bool:
+        """Whether the operator's call holds the shared experts: it adds them unweighted, so a gate forbids it."""
+        return self.shared and not self.gated and mode == "planned"
+
+    def damages(self, mode: str, ranks: int = 1) -> list[str]:
+        """What a comparison of this family must be able to see (see damage.py)."""
+        kinds = ["scaled"]
+        kinds += ["shared dropped", "shared twice"] if self.shared else []
+        kinds += ["gate dropped"] if self.gated else []
+        kinds += ["factor dropped", "factor twice"] if self.scaled else []
+        kinds += ["reduced twice"] if ranks > 1 else []
+        return kinds + (["shared not reduced"] if ranks > 1 and self.shared and not self.fused(mode) else [])
+
+
+FAMILIES: dict[str, Family] = {
+    "qwen3_moe": Family(
+        "Qwen3-MoE",
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        {
+            "num_hidden_layers": 2,
+            "head_dim": 128,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": WIDTH,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen2_moe": Family(
+        "Qwen2-MoE",
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        {
+            "num_hidden_layers": 2,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": WIDTH,
+            "shared_expert_intermediate_size": 640,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 1,
+        },
+        shared=True,
+        gated=True,
+    ),
+    "deepseek_v2": Family(
+        "DeepSeek-V2",
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        {
+            **LATENT_ATTENTION,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "intermediate_size": 512,
+            "n_routed_experts": 8,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 4.0,
+            "norm_topk_prob": False,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        scaled=True,
+    ),
+    "deepseek_v3": Family(
+        "DeepSeek-V3",
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        {
+            **LATENT_ATTENTION,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "intermediate_size": 512,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        scaled=True,
+    ),
+    "glm4_moe": Family(
+        "GLM-4.5",
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        {
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "intermediate_size": 512,
+            "head_dim": 128,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        scaled=True,
+    ),
+    "mixtral": Family(
+        "Mixtral",
+        "mixtral",
+        "MixtralForCausalLM",
+        {"num_hidden_layers": 2, "intermediate_size": WIDTH, "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    "minimax_m2": Family(
+        "MiniMax-M2",
+        "minimax_m2",
+        "MiniMaxM2ForCausalLM",
+        {
+            "num_hidden_layers": 2,
+            "head_dim": 128,
+            "rotary_dim": 64,
+            "intermediate_size": WIDTH,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "scoring_func": "sigmoid",
+            "use_routing_bias": True,
+            "use_qk_norm": True,
+        },
+        every_run=False,
+    ),
+    "ernie4_5_moe": Family(
+        "ERNIE-4.5",
+        "ernie4_5_moe",
+        "Ernie4_5_MoeForCausalLM",
+        {
+            "num_hidden_layers": 3,
+            "intermediate_size": 512,
+            "moe_num_experts": 8,
+            "moe_k": 2,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        every_run=False,
+    ),
+    "olmoe": Family(
+        "OLMoE",
+        "olmoe",
+        "OlmoeForCausalLM",
+        {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 8,
+            "intermediate_size": WIDTH,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": False,
+        },
+        every_run=False,
+    ),
+}
