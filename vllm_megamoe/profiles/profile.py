@@ -55,9 +55,9 @@ def find_profile(name: str, topology: str = "auto") -> Profile:
         ConfigError: an unknown name, a product that the operator does not support, or `urma` on another product.
     """
     if name not in PROFILE_NAMES:
-        product = name.split("@")[0].lower().removeprefix("atlas").strip(" -_")
+        product = name.split("@")[0].lower().removeprefix("atlas").removeprefix("ascend").strip(" -_")
         known = ", ".join(PROFILE_NAMES)
-        if product in UNSUPPORTED or product.startswith(("310", "200i", "500")):
+        if product in UNSUPPORTED or product.startswith(("310", "200i", "300i", "300v", "500")):
             raise ConfigError(
                 f"profile={name!r}: the operator mega_moe does not exist on this product (operator_readme.txt and "
                 f"torch_api.txt, supported products: Atlas A2, Atlas A3, Ascend 950). Choose one of {known}."
