@@ -26,9 +26,9 @@ def test_attributes_of_a2_a3(two_ranks: World) -> None:
 
 
 def test_attributes_of_950(two_ranks: World) -> None:
-    # Newest tiling arch35: dump and sync, route lists of 2-byte entries, flags, records of x and scales, slots in bf16;
-    # lists, records and slots each fill whole blocks of 512 bytes.
-    areas = [60 * 1024, 60 * 1024, 2 * 2 * 32, 8 * 1024, 6 * (1024 + 32), 6 * 2 * 2048]
+    # The size function of 2026-08 (op csrc, arch35): sync, a bitmap of 64 routes and a count for each expert and rank,
+    # records of x and scales, slots in bf16; each area fills whole blocks of 512 bytes.
+    areas = [60 * 1024, 2 * 2 * (32 + 32), 6 * (1024 + 32), 6 * 2 * 2048]
     for found in two_ranks.run(attributes, [(0, "950@9.2"), (1, "950@9.2")]):
         assert found["ccl_buffer_size"] == sum(-(-area // 512) * 512 for area in areas)
         assert (found["topk_weights_type"], found["topo_type"], found["rank_num_per_server"]) == (0, 0, 2)

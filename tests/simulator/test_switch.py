@@ -55,7 +55,7 @@ def test_a_simulated_product_runs_behind_the_public_functions(tmp_path: Path) ->
         assert process.returncode == 0, errors
         lines = output.splitlines()
         assert lines[-2:] == ["False True True", "[]"]
-        assert [line for line in lines if "SIMULATING a3@9.1 on the CPU" in line][0].startswith("WARNING ")
+        assert next(line for line in lines if "SIMULATING a3@9.1 on the CPU" in line).startswith("WARNING ")
 
 
 @pytest.mark.parametrize("package", ["torch_npu", "cann_ops_transformer", "cann_ops_transformer.ops"])

@@ -12,7 +12,8 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.formatted import FormattedTensor
 
 _NPU = re.compile(r"npu(:\d+)?")
-OPERATOR = "cann_ops_transformer"
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_OPERATOR = "cann_ops_transformer::npu_mega_moe"
 
 
 class DeviceMode(TorchFunctionMode):
@@ -25,7 +26,11 @@ class DeviceMode(TorchFunctionMode):
         if _sets_data(func):
             return _set_data(*args)
         placed = {name: _to_cpu(value, name == "device") for name, value in (kwargs or {}).items()}
-        return func(*(_to_cpu(value) for value in args), **placed)
+        moved = tuple(_to_cpu(value) for value in args)
+        if _is_the_operators(func):
+            # Past the formatted tensors' own dispatch, which refuses what it does not know: this operator knows blocks.
+            return func.default.redispatch(_CPU, *moved, **placed)
+        return func(*moved, **placed)
 
 
 def _to_cpu(value: Any, is_device: bool = False) -> Any:
@@ -35,6 +40,10 @@ def _to_cpu(value: Any, is_device: bool = False) -> Any:
     if isinstance(value, str) and _NPU.fullmatch(value):
         return "cpu"
     return "cpu" if is_device and isinstance(value, int) else value
+
+
+def _is_the_operators(func: Any) -> bool:
+    return isinstance(func, torch._ops.OpOverloadPacket) and func._qualified_op_name == _OPERATOR
 
 
 def _sets_data(func: Any) -> bool:

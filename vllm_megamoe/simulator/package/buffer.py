@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.call_facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.sizes import ccl_buffer_size
+from vllm_megamoe.profiles.sizes import operator_helper
 from vllm_megamoe.simulator.communicator import Communicators
 from vllm_megamoe.simulator.describe import type_name
 from vllm_megamoe.simulator.host_checks import check_buffer
@@ -82,7 +82,7 @@ def open_buffer(
     )
     check_buffer(profile, facts)
     buffer = SymmBuffer(group, communicator.name, arguments)
-    wanted = ccl_buffer_size(profile, facts) if profile.is_950 else 0
+    wanted = operator_helper(profile, facts).value if profile.is_950 else 0
     buffer.take(*communicator.open(wanted))
     return buffer
 
