@@ -28,12 +28,19 @@ HOST = "Qwen3-MoE"
 
 
 def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous: Path) -> list[dict[str, Any]]:
+    """Facts of every MoE layer; with draft layers, vLLM's own drafter for the model is built beside it."""
     block = BLOCKS.get(config["architectures"][0])
+    drafts = any(config.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"))
     folder.mkdir()
     know(config["model_type"])
     (folder / "config.json").write_text(json.dumps(host if block else config))
     vllm_config = EngineArgs(
-        model=str(folder), skip_tokenizer_init=True, max_model_len=128, enforce_eager=True, dtype="bfloat16"
+        model=str(folder),
+        skip_tokenizer_init=True,
+        max_model_len=128,
+        enforce_eager=True,
+        dtype="bfloat16",
+        speculative_config={"method": "mtp", "num_speculative_tokens": 1} if drafts else None,
     ).create_engine_config()
     with set_current_vllm_config(vllm_config):
         if not torch.distributed.is_initialized():
@@ -44,10 +51,11 @@ def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous
                 initialize_model(vllm_config)
             for layer in range(1, config["num_hidden_layers"]) if block else ():
                 block(vllm_config, config, layer)
+            if drafts:
+                initialize_model(vllm_config, model_config=vllm_config.speculative_config.draft_model_config)
     text_config = vllm_config.model_config.hf_text_config
-    runners = [
-        r for r in vllm_config.compilation_config.static_forward_context.values() if hasattr(r, "routed_experts")
-    ]
+    layers = vllm_config.compilation_config.static_forward_context.values()
+    runners = [layer for layer in layers if hasattr(layer, "routed_experts")]
     return [asdict(read_layer(r.routed_experts, "bf16", runner=r, text_config=text_config)) for r in runners]
 
 

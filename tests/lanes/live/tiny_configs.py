@@ -73,10 +73,12 @@ TINY: dict[str, dict[str, Any]] = {
         "Qwen2MoeForCausalLM", "qwen2_moe", _QWEN, shared_expert_intermediate_size=80, mlp_only_layers=[0]
     ),
     "Qwen3-Next": _named(
-        "Qwen3NextForCausalLM", "qwen3_next", {**_QWEN, **_LINEAR}, shared_expert_intermediate_size=80
+        "Qwen3NextForCausalLM", "qwen3_next", {**_QWEN, **_LINEAR}, shared_expert_intermediate_size=80,
+        num_nextn_predict_layers=1,
     ),
     "Qwen3.5-MoE": _named(
-        "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", {**_QWEN, **_LINEAR}, shared_expert_intermediate_size=80
+        "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", {**_QWEN, **_LINEAR}, shared_expert_intermediate_size=80,
+        mtp_num_hidden_layers=1,
     ),
     "DeepSeek-V2": _named(
         "DeepseekV2ForCausalLM",
@@ -88,7 +90,15 @@ TINY: dict[str, dict[str, Any]] = {
         routed_scaling_factor=16.0,
         norm_topk_prob=False,
     ),
-    "DeepSeek-V3": _named("DeepseekV3ForCausalLM", "deepseek_v3", _DEEPSEEK, n_shared_experts=1, moe_layer_freq=2),
+    "DeepSeek-V3": _named(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        _DEEPSEEK,
+        n_shared_experts=1,
+        moe_layer_freq=2,
+        num_hidden_layers=6,
+        num_nextn_predict_layers=1,
+    ),
     "DeepSeek-V3.2": _named(
         "DeepseekV32ForCausalLM", "deepseek_v32", _DEEPSEEK, index_head_dim=128, index_n_heads=4, index_topk=64
     ),
@@ -127,10 +137,11 @@ TINY: dict[str, dict[str, Any]] = {
         norm_topk_prob=True,
         routed_scaling_factor=2.5,
         use_qk_norm=True,
+        num_nextn_predict_layers=1,
         attention_bias=False,
         partial_rotary_factor=0.5,
     ),
-    "GLM-4.7-Flash": _named("Glm4MoeLiteForCausalLM", "glm4_moe_lite", _DEEPSEEK, routed_scaling_factor=1.8),
+    "GLM-4.7-Flash": _named("Glm4MoeLiteForCausalLM", "glm4_moe_lite", _DEEPSEEK, routed_scaling_factor=1.8, num_nextn_predict_layers=1),
     "Mixtral": _named("MixtralForCausalLM", "mixtral", _BASE, num_local_experts=6),
     "Phi-MoE": _named(
         "PhiMoEForCausalLM", "phimoe", _BASE, num_local_experts=6, num_experts_per_tok=2, attention_bias=False,
@@ -249,7 +260,7 @@ TINY: dict[str, dict[str, Any]] = {
     ),
     "Hunyuan-3": _named(
         "HYV3ForCausalLM", "hy_v3", _BASE, num_experts=8, num_shared_experts=1, expert_hidden_dim=48,
-        first_k_dense_replace=1, route_norm=True, router_scaling_factor=2.5, qk_norm=True, rope_theta=1e4,
+        first_k_dense_replace=1, route_norm=True, router_scaling_factor=2.5, qk_norm=True, num_nextn_predict_layers=1, rope_theta=1e4,
         enable_lm_head_fp32=False, enable_attention_fp32_softmax=False, moe_router_use_sigmoid=True,
         moe_router_enable_expert_bias=True,
     ),
@@ -258,7 +269,7 @@ TINY: dict[str, dict[str, Any]] = {
         rope_parameters={"rope_type": "default", "rope_theta": 1e4}
     ),
     "Pangu": _named(
-        "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK, attention_bias=False, sandwich_norm=True,
+        "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK, attention_bias=False, sandwich_norm=True, num_nextn_predict_layers=1,
         router_enable_expert_bias=False, rope_theta=1e4,
         attention_kv_lora_dim=32, attention_q_lora_dim=24, attention_qk_dim=16, attention_qk_rope_dim=8,
         attention_v_dim=16, num_dense_layers=1, num_routed_experts=8, num_shared_experts=2,
