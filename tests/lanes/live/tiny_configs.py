@@ -141,7 +141,9 @@ TINY: dict[str, dict[str, Any]] = {
         attention_bias=False,
         partial_rotary_factor=0.5,
     ),
-    "GLM-4.7-Flash": _named("Glm4MoeLiteForCausalLM", "glm4_moe_lite", _DEEPSEEK, routed_scaling_factor=1.8, num_nextn_predict_layers=1),
+    "GLM-4.7-Flash": _named(
+        "Glm4MoeLiteForCausalLM", "glm4_moe_lite", _DEEPSEEK, routed_scaling_factor=1.8, num_nextn_predict_layers=1
+    ),
     "Mixtral": _named("MixtralForCausalLM", "mixtral", _BASE, num_local_experts=6),
     "Phi-MoE": _named(
         "PhiMoEForCausalLM", "phimoe", _BASE, num_local_experts=6, num_experts_per_tok=2, attention_bias=False,
@@ -260,7 +262,8 @@ TINY: dict[str, dict[str, Any]] = {
     ),
     "Hunyuan-3": _named(
         "HYV3ForCausalLM", "hy_v3", _BASE, num_experts=8, num_shared_experts=1, expert_hidden_dim=48,
-        first_k_dense_replace=1, route_norm=True, router_scaling_factor=2.5, qk_norm=True, num_nextn_predict_layers=1, rope_theta=1e4,
+        first_k_dense_replace=1, route_norm=True, router_scaling_factor=2.5, qk_norm=True, rope_theta=1e4,
+        num_nextn_predict_layers=1,
         enable_lm_head_fp32=False, enable_attention_fp32_softmax=False, moe_router_use_sigmoid=True,
         moe_router_enable_expert_bias=True,
     ),
@@ -269,7 +272,8 @@ TINY: dict[str, dict[str, Any]] = {
         rope_parameters={"rope_type": "default", "rope_theta": 1e4}
     ),
     "Pangu": _named(
-        "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK, attention_bias=False, sandwich_norm=True, num_nextn_predict_layers=1,
+        "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK, attention_bias=False, sandwich_norm=True,
+        num_nextn_predict_layers=1,
         router_enable_expert_bias=False, rope_theta=1e4,
         attention_kv_lora_dim=32, attention_q_lora_dim=24, attention_qk_dim=16, attention_qk_rope_dim=8,
         attention_v_dim=16, num_dense_layers=1, num_routed_experts=8, num_shared_experts=2,
