@@ -35,6 +35,8 @@ class Patterns:
         # Published files hold hundreds of globs: one expression for all of them is much faster than one for each.
         regular = [entry[3:] for entry in entries if entry.startswith("re:")] + (["|".join(globs)] if globs else [])
         self._plain = {entry.rstrip("*").strip(".") for entry in entries if not entry.startswith(("re:", "*"))} - {""}
+        # Runs of other lengths than the entries have need no look: models list thousands of names.
+        self._lengths = sorted({entry.count(".") + 1 for entry in self._plain})
         self._regular = [re.compile(pattern) for pattern in regular]
         self._inside = inside
 
@@ -45,4 +47,4 @@ class Patterns:
     def _plain_match(self, name: str) -> bool:
         parts = name.split(".")
         starts = range(len(parts)) if self._inside else (0,)
-        return any(".".join(parts[i:j]) in self._plain for i in starts for j in range(i + 1, len(parts) + 1))
+        return any(".".join(parts[i : i + n]) in self._plain for i in starts for n in self._lengths)
