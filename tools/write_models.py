@@ -1,0 +1,152 @@
+"""Write docs/models.md: what the plan says about published models, and how each family is proven.
+
+python -m tools.write_models
+
+It reads the config files in ../shared/model_configs (or where VLLM_MEGAMOE_SHARED says) and tests/families/proven.json.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vllm_megamoe.cli.model.facts import Model, read_facts
+from vllm_megamoe.cli.model.files import read_model
+from vllm_megamoe.cli.report.make import make_report
+from vllm_megamoe.cli.report.schema import GroupReport, PlanReport
+from vllm_megamoe.cli.request import Request
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "models.md"
+PROVEN = ROOT / "tests" / "families" / "proven.json"
+PROFILES = ("a3@9.1", "a3@9.2", "950@9.1", "950@9.2")
+SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
+
+_COLUMNS = (
+    "model",
+    "family's proof",
+    "format",
+    "MoE layers",
+    "experts, topk",
+    "H, I",
+    "activation",
+    "shared experts, no profile",
+)
+
+_HEAD = """\
+# Models
+
+Written by `python -m tools.write_models` from published config files and the tests of families; do not edit.
+`vllm-megamoe plan MODEL` says the same, and more, about any checkpoint.
+
+## How families are proven
+
+*Served*: a tiny model with the family's real class and config structure runs in vLLM's engine through the operator's
+CPU twin, and is compared with vLLM's own MoE. *Block*: the MoE layer alone, against the family's formula, where vLLM
+builds no such model on CPU. Nothing here ran on an NPU.
+"""
+_TABLE = """
+## Published models with experts
+
+Each is planned with `requant=allow` and otherwise default options. A format in parentheses cannot be loaded yet; what a
+product says is about the model's sizes and activation then. *pads* is zero-padding that is exact, with the weights and
+FLOPs that it adds; *no* gives the rule that is violated. Profiles a2 have the sizes of a3.
+
+"""
+
+
+def configs_folder() -> Path:
+    """Where published config files lie."""
+    return Path(os.environ.get(SHARED_VARIABLE) or ROOT.parent / "shared") / "model_configs"
+
+
+def page(configs: Path, proven: Path = PROVEN) -> str:
+    """The page's text."""
+    rows = json.loads(proven.read_text(encoding="utf-8"))
+    models = [read_facts(read_model(str(file))) for file in sorted(configs.glob("*_config.json")) if _is_model(file)]
+    with_experts = [model for model in models if model.layers]
+    dense = [model.name for model in models if not model.layers]
+    parts = [_HEAD, *_lines(_proofs(rows)), _TABLE.rstrip("\n"), ""]
+    parts += _lines(_models(with_experts, rows))
+    if dense:
+        parts += ["", "## Published models without experts", "", "`--quantization megamoe` would change nothing:"]
+        parts += [f"{', '.join(dense)}."]
+    return "\n".join(parts) + "\n"
+
+
+def _is_model(file: Path) -> bool:
+    return not file.name.endswith("_hf_quant_config.json")
+
+
+def _lines(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+        if number == 0:
+            yield "|" + "---|" * len(row)
+
+
+def _proofs(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    yield "family", "proof", "shared experts", "ranks", "runs in", "test"
+    for row in rows:
+        ranks = ", ".join(map(str, row["ranks"]))
+        shared = ", ".join(dict.fromkeys(row["shared_experts"])) or "none"
+        target = "`make test`" if row["runs"] == "every" else "`make test-full`"
+        link = f"[{Path(row['test']).name}](../{row['test']})"
+        yield row["family"], row["proof"], shared, ranks, target, link
+
+
+def _models(models: list[Model], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    proof = {architecture: row["proof"] for row in reversed(rows) for architecture in row["architectures"]}
+    yield *_COLUMNS, *PROFILES
+    for model in models:
+        request = [Request({"profile": name, "requant": "allow"}) for name in ("none", *PROFILES)]
+        alone, *products = [make_report(model, each)[0] for each in request]
+        served = model.without_drafts()
+        facts = served.layers[0]
+        yield (
+            model.name,
+            proof.get(model.architecture, "-"),
+            ", ".join(f.label if f.loads else f"({f.label})" for f in served.formats),
+            ", ".join(g.layers if len(g.layers) < 20 else f"{g.count} of them" for g in alone.groups),
+            f"{facts.num_experts}, {facts.topk}",
+            f"{facts.hidden}, {facts.intermediate_hidden}",
+            _each(g.activation.text if g.activation else facts.activation.name for g in alone.groups),
+            _each(map(_shared, alone.groups)),
+            *map(_verdict, products),
+        )
+
+
+def _shared(group: GroupReport) -> str:
+    shared = group.shared_experts
+    if shared is None or shared.mode == "none":
+        return "none"
+    return f"fused, {shared.pieces}" if shared.mode == "fused" else f"vLLM: {shared.reason}"
+
+
+def _verdict(plan: PlanReport) -> str:
+    wrong = [rule.got for rule in plan.violations if "format" not in rule.got]
+    if wrong:
+        return f"no: {_each(wrong)}"
+    return _each("fits" if g.padding is None else f"pads, +{g.padding.overhead:.0%}" for g in plan.groups)
+
+
+def _each(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))
+
+
+def main() -> int:
+    """Write the page; where the config files are absent, say so and leave it as it is."""
+    configs = configs_folder()
+    if not configs.is_dir():
+        print(
+            f"docs/models.md: not written, there is no folder {configs}; put ../shared there or set {SHARED_VARIABLE}"
+        )
+        return 0
+    PAGE.write_text(page(configs), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
