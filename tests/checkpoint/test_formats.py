@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vllm_megamoe.checkpoint.recognise import FORMATS, SIDE_FILES, format_facts, formats_of, section_of
+from vllm_megamoe.checkpoint.recognise import FORMATS, SIDE_FILES, experts_format, format_facts, formats_of, section_of
 
 # Folder's scheme -> format of the routed experts, of the shared ones, by the tool's own words in the folder's name.
 FIXTURES = {
@@ -109,6 +109,17 @@ def test_formats_that_tools_wrote(folder: str, shared_dir: Path) -> None:
     module = "shared_expert" if "qwen" in folder else "shared_experts"
     if shared:
         assert format_of(f"model.layers.{layer}.mlp.{module}") == shared
+
+
+@pytest.mark.parametrize("folder", FIXTURES)
+def test_asked_by_prefix_or_by_each_projection_the_answer_is_one(folder: str, shared_dir: Path) -> None:
+    place = shared_dir / "fixtures" / f"{folder}__s0"
+    config = json.loads((place / "config.json").read_text())
+    files = side_files(*(place / name for name in SIDE_FILES))
+    layer = int(config.get("first_k_dense_replace") or 0)
+    home = f"model.layers.{layer}.mlp.experts"
+    names = [f"{home}.{e}.{projection}" for e in range(4) for projection in ("gate_proj", "up_proj", "down_proj")]
+    assert experts_format(section_of(config), names, files) == formats_of(config, files)(home) == FIXTURES[folder][0]
 
 
 @pytest.mark.parametrize("model", PUBLISHED)

@@ -68,6 +68,11 @@ def test_layers(architecture: str, keys: dict[str, Any], expected: list[int]) ->
             {"hybrid_override_pattern": "ME", "mtp_hybrid_override_pattern": "*E", "num_nextn_predict_layers": 2},
             ["mtp.layers.1.mixer", "mtp.layers.3.mixer"],
         ),
+        (
+            "NemotronHForCausalLM",
+            {"hybrid_override_pattern": "ME", "mtp_layers_block_type": ["moe"], "num_nextn_predict_layers": 1},
+            ["mtp.layers.0.mixer"],
+        ),
         ("Qwen3MoeForCausalLM", {"num_nextn_predict_layers": 1}, []),
     ],
 )

@@ -74,7 +74,7 @@ def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -
     read = make_reader(section, files, str(_first(parts, "expert_dtype") or ""))
     num_layers = _first(parts, "num_hidden_layers")
     # Experts that a file names one by one are asked one by one; of all others the first speaks.
-    numbers = sorted({0, *(int(n) for n in _EXPERT_NUMBER.findall(json.dumps([section, files])))})
+    numbers = sorted({0, *(int(n) for n in _EXPERT_NUMBER.findall(json.dumps([section, files], default=str)))})
 
     def format_of(prefix: str) -> str:
         return verdict({names[0]: read(names) for names in projections_of(prefix, numbers, num_layers)})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.family import Family
 from vllm_megamoe.plan.read_config.keys import Keys
-from vllm_megamoe.plan.read_config.where import hybrid_kinds
+from vllm_megamoe.plan.read_config.where import MOE_KINDS, hybrid_kinds
 
 FormatOf = Callable[[str], str]
 """From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
@@ -44,11 +44,11 @@ def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]
     if rule is None:
         return
     count = keys.integer(*rule.count, default=rule.default)
-    kinds = list(keys.items("mtp_layers_block_type")) or list(keys.text("mtp_hybrid_override_pattern")) or ["moe"]
-    after = _num_layers(family, keys)
-    for place, kind in enumerate(kinds * count):
-        number = after + place
-        if kind in ("E", "moe") and (len(kinds) > 1 or family.where(keys, number)):
+    kinds = list(keys.items("mtp_layers_block_type")) or list(keys.text("mtp_hybrid_override_pattern"))
+    start = _num_layers(family, keys)
+    for place in range(count * max(len(kinds), 1)):
+        number = start + place
+        if kinds[place % len(kinds)] in MOE_KINDS if kinds else family.where(keys, number):
             pattern = rule.name or inside + family.name
             yield number, pattern.format(layer=number if rule.after_decoder else place)
 

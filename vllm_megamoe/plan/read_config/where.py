@@ -11,6 +11,9 @@ from vllm_megamoe.plan.read_config.keys import Keys
 Where = Callable[[Keys, int], bool]
 """Whether a layer of that number is a MoE layer; numbers beyond the decoder are draft layers."""
 
+MOE_KINDS = ("E", "moe")
+"""How hybrid models mark a MoE layer, as a letter of a pattern or as a word of a list (nemotron_h)."""
+
 
 def every(keys: Keys, layer: int) -> bool:
     """All of them (mixtral, gpt_oss, minimax_m2)."""
@@ -93,7 +96,7 @@ def by_period(keys: Keys, layer: int) -> bool:
 def by_pattern(keys: Keys, layer: int) -> bool:
     """`layers_block_type` or the letter E of `hybrid_override_pattern` (nemotron_h)."""
     kinds = hybrid_kinds(keys)
-    return layer < len(kinds) and kinds[layer] in ("E", "moe")
+    return layer < len(kinds) and kinds[layer] in MOE_KINDS
 
 
 def hybrid_kinds(keys: Keys) -> list[str]:
