@@ -149,6 +149,7 @@ def test_no_part_takes_a_name_of_the_standard_library(repository: Path) -> None:
         ("vllm_megamoe.plan", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.cli.app", ("torch", "numpy", "vllm", "transformers", "torch_npu", "matplotlib")),
         ("vllm_megamoe.ops", ("vllm", "transformers", "torch_npu", "cann_ops_transformer")),
+        ("vllm_megamoe.simulator", ("vllm", "transformers", "torch_npu", "cann_ops_transformer")),
     ],
 )
 def test_importing_brings_nothing_heavy(module: str, absent: tuple[str, ...]) -> None:

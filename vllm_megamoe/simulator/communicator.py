@@ -1,12 +1,10 @@
 """HCCL communicators: one a process group, with the window that it owns from its creation on."""
 
-import os
-
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from vllm_megamoe.ops.twin.checks.profile import DEFAULT_WINDOW_MB, WINDOW_VARIABLE
 from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.window_size import hccl_buffsize
 from vllm_megamoe.simulator.context import make_context, no_context
 from vllm_megamoe.simulator.deviations import active_deviations
 from vllm_megamoe.simulator.memory import Memory
@@ -33,7 +31,7 @@ class Communicator:
     def __init__(self, name: str, group: ProcessGroup, profile: Profile, buffsize_mb: int | None = None) -> None:
         self.name, self.group, self.profile = name, group, profile
         if buffsize_mb is None:
-            buffsize_mb = int(os.environ.get(WINDOW_VARIABLE) or DEFAULT_WINDOW_MB)
+            buffsize_mb = hccl_buffsize()
         factor = 1 if active_deviations().window_factor_1 else 2
         self.window_bytes = factor * buffsize_mb * MIB
         self.window = Memory(group, 1, _UNTOUCHED)
