@@ -31,7 +31,7 @@ class Size:
 
 
 DEMO = Size()
-LEGAL_91 = Size(hidden=4096, intermediate=512, experts=8, topk=6)
+LEGAL_91 = Size(hidden=4096, intermediate=512, experts=6, topk=6)
 """The smallest layer that 950 takes in 9.1.0 (torch_api.txt:455-458): N = 1024."""
 
 

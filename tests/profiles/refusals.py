@@ -36,9 +36,9 @@ REFUSALS = [
     ),
     Refusal(Scene("950@9.2", "a8w8-fp", {"num_topk": 33}), "creation", r"num_topk=33; wanted in \[1, 32\]"),
     Refusal(
-        on_950_of_91("seven_ids", num_topk=7),
+        on_950_of_91("five_ids", num_topk=5),
         "call",
-        r"num_topk=7; wanted one of 6, 8 with profile 950@9\.1 \(torch_api\.txt:456",
+        r"num_topk=5; wanted one of 6, 8 with profile 950@9\.1 \(torch_api\.txt:456",
     ),
     Refusal(
         Scene("950@9.2", "a8w8-fp", topology="urma", change="swigluoai"),

@@ -1,5 +1,6 @@
 """The profile's rules in the adapter: the operator's own package is not reached with what its product gets wrong."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,20 @@ def test_the_communicator_says_its_topology(package: Package) -> None:
             run(buffer, "a8w8-fp", activation="swigluoai")
     with settings(profile="950@9.2", topology="mte"):
         run(buffer, "a8w8-fp", activation="swigluoai")
+
+
+def test_creation_while_the_stream_is_captured(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    with settings(profile="a3@9.2"):
+        monkeypatch.setattr(torch, "npu", SimpleNamespace(is_current_stream_capturing=lambda: True), raising=False)
+        with pytest.raises(OperatorError, match="while a graph is captured"):
+            create(group)
+        monkeypatch.setattr(torch, "npu", SimpleNamespace(is_current_stream_capturing=lambda: False))
+        buffer = create(group)
+        # a call, in contrast, may be captured
+        monkeypatch.setattr(torch, "npu", SimpleNamespace(is_current_stream_capturing=lambda: True))
+        run(buffer)
+    assert package.calls == 1
 
 
 def test_the_packages_window(package: Package) -> None:

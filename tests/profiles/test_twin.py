@@ -75,7 +75,7 @@ def test_rows_that_the_device_leaves_undefined_are_nan(two_ranks: World) -> None
 
 def test_window_sizes(two_ranks: World) -> None:
     # HCCL's default of 200 MB in each direction (torch_api.txt:381, example at 717); 950: by hand from its formula
-    # 60 KiB + area1 + ceil512(4 * 4224) + ceil512(4 * 6 * 8192), area1 = 4 experts x 2 ranks x (32 + 32) = 512
+    # 60 KiB + area1 + ceil512(4 * 4224) + ceil512(4 * 6 * 8192), area1 = ceil512(3 experts x 2 ranks x (32 + 32)) = 512
     for found in two_ranks.run(windows, [(["a2@9.1", "a3@9.2", "950@9.1", "none"],)] * 2):
         assert found == [400 << 20, 400 << 20, 61440 + 512 + 16896 + 196608, 0]
 

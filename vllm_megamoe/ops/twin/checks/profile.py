@@ -96,7 +96,8 @@ def buffer_facts(buffer: SymmBuffer) -> BufferFacts:
         combine_comm_mode=buffer.combine_comm_mode,
         rank_num_per_server=buffer.rank_num_per_server,
         buffers_before=buffer.number - 1,
-        capturing=is_capturing(),
+        # A call may stand in a graph, the creation may not.
+        capturing=buffer.created is None and is_capturing(),
         earlier=buffer.oldest_facts(),
     )
 
