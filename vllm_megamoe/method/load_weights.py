@@ -11,7 +11,6 @@ from vllm_megamoe.method.gate_up import in_halves
 from vllm_megamoe.method.pad_experts import pad_experts
 from vllm_megamoe.method.quantise_experts import quantise_expert
 from vllm_megamoe.plan.layer_plan import LayerPlan
-from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.use_cases import UseCase
 
 Weights = list[Tensor] | Tensor
@@ -53,12 +52,7 @@ def convert_experts(w13: Tensor, w2: Tensor, plan: LayerPlan, *, interleaved: bo
         if keeps:
             operands = ExpertOperands(_settle(operands.l1, w13[e]), _settle(operands.l2, w2[e]))
         found.append(operands)
-    return _columns(found, stacked_only(plan.profile))
-
-
-def stacked_only(profile: Profile) -> bool:
-    """950 takes lists of matrices since 2026-08 only (op history cc4aa6868); A2/A3 take nothing else (B28)."""
-    return profile.is_950 and profile.revision == "9.1"
+    return _columns(found, plan.stacked)
 
 
 def _settle(operand: Tensor, home: Tensor) -> Tensor:
