@@ -14,11 +14,7 @@ from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, Wei
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
 from vllm_megamoe.profiles.sizes import ccl_buffer_size
-from vllm_megamoe.profiles.window_size import BUFFSIZE_VARIABLE as WINDOW_VARIABLE
-from vllm_megamoe.profiles.window_size import DEFAULT_MB as DEFAULT_WINDOW_MB
 from vllm_megamoe.profiles.window_size import hccl_buffsize
-
-__all__ = ["DEFAULT_WINDOW_MB", "WINDOW_VARIABLE"]
 
 _MIB = 1 << 20
 
