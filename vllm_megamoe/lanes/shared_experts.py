@@ -4,6 +4,8 @@ vLLM's CPU linears pack their weights for the processor's matrix units and empty
 processed, and a shared MLP comes before its routed experts; so the linears of a fused MLP must be left alone.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +26,13 @@ def spare_fused(method: Any) -> Any:
 
     The method's class stays: vLLM chooses the weight loader by its name.
     """
-    process = method.process_weights_after_loading
-
-    def process_unless_fused(layer: torch.nn.Module) -> None:
-        if not _is_fused(layer):
-            process(layer)
-
-    method.process_weights_after_loading = process_unless_fused
+    method.process_weights_after_loading = partial(_process_unless_fused, method.process_weights_after_loading)
     return method
+
+
+def _process_unless_fused(process: Callable[[torch.nn.Module], None], layer: torch.nn.Module) -> None:
+    if not _is_fused(layer):
+        process(layer)
 
 
 def _is_fused(linear: torch.nn.Module) -> bool:
