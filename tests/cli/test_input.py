@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.command import QWEN3_30B_A3B, report, run, write_model
@@ -80,8 +81,19 @@ def test_missing_and_unreadable_input(tmp_path: Path) -> None:
     assert "JSON of type list" in refused("plan", str(tmp_path))
 
 
-def test_a_value_of_another_kind_is_named(tmp_path: Path) -> None:
-    assert "hidden_size" in refused("plan", write_model(tmp_path, QWEN3_30B_A3B | {"hidden_size": "wide"}))
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"hidden_size": None}, "hidden of model.layers.0"),
+        ({"moe_intermediate_size": 0, "intermediate_size": 0}, "intermediate_hidden of model.layers.0"),
+        ({"num_experts_per_tok": 200}, "200 experts per token of 128"),
+        ({"num_experts_per_tok": -1}, "topk of model.layers.0"),
+        ({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": 3}}, "modules_to_not_convert = 3"),
+    ],
+)
+def test_a_value_that_no_model_has_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    assert words in refused("plan", write_model(tmp_path, QWEN3_30B_A3B | change))
 
 
 def test_a_hubs_name_is_told_to_download_the_config_first() -> None:

@@ -94,7 +94,7 @@ def test_draft_layers_are_left_out_and_counted_without_speculation(tmp_path: Pat
     assert found["moe_layers"] == 58
     assert found["drafts_left_out"] == 1
     assert "--speculative-config" not in found["command"]
-    assert "left out" in run("plan", str(tmp_path)).stdout
+    assert "--draft plans them" in run("plan", str(tmp_path)).stdout
     line = f"vllm serve {tmp_path} -tp 16"
     assert report("--from", line)["moe_layers"] == 58
     assert report("--from", f"{line} --speculative-config.method mtp")["moe_layers"] == 59
@@ -222,6 +222,16 @@ def test_tables_say_what_the_json_says(tmp_path: Path) -> None:
     line = narrow.splitlines()[-1]
     assert line.startswith("HCCL_BUFFSIZE=")
     assert line.endswith('\'{"megamoe": {"profile": "a3@9.1"}}\'')
+
+
+def test_notes_say_what_is_worth_knowing(tmp_path: Path) -> None:
+    unknown = report(write_model(tmp_path / "a", QWEN3_30B_A3B | {"architectures": ["BrandNewForCausalLM"]}))
+    assert any("BrandNewForCausalLM stands in no table" in note for note in unknown["notes"])
+    assert unknown["moe_layers"] == 48
+    known = write_model(tmp_path / "b", QWEN3_30B_A3B)
+    assert report(known)["notes"] == []
+    (config,) = report("--from", f"vllm serve {known} --config more.yaml")["notes"]
+    assert "more.yaml is not read" in config
 
 
 def test_pipeline_and_formats_are_named(tmp_path: Path) -> None:

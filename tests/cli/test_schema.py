@@ -25,6 +25,7 @@ TOP = {
     "hccl_buffsize_mb",
     "wire",
     "violations",
+    "notes",
     "corrections",
     "command",
     "curve",

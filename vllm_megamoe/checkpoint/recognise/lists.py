@@ -7,14 +7,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_megamoe.checkpoint.recognise.names import Names
+from vllm_megamoe.errors import ConfigError
 
 
 def listed(section: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """The entries of the first of these keys that is there; some tools write the list as one JSON string."""
+    """The entries of the first of these keys that is there; some tools write the list as one JSON string.
+
+    Raises:
+        ConfigError: the value is no list.
+    """
     for key in keys:
         value = section.get(key)
         if isinstance(value, str) and value.startswith("["):
             value = json.loads(value)
+        if value and not isinstance(value, list | tuple):
+            raise ConfigError(
+                f"The quantisation's config: {key} = {value!r}; wanted a list of module names. Correct the file."
+            )
         if value:
             return tuple(map(str, value))
     return ()

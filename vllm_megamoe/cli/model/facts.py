@@ -7,8 +7,9 @@ from typing import Any
 from vllm_megamoe.checkpoint.recognise import format_facts, formats_of
 from vllm_megamoe.checkpoint.recognise.facts import FormatFacts
 from vllm_megamoe.cli.model.files import ModelFiles
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.read_config import architecture_of, read_layers, text_section
+from vllm_megamoe.plan.read_config import architecture_of, is_known, read_layers, text_section
 
 # What vLLM makes of a config's dtype under `--dtype auto` (ModelConfig of vLLM 0.32): float32 becomes bfloat16.
 _AUTO = {"float32": "bfloat16", "": "bfloat16"}
@@ -24,6 +25,7 @@ class Model:
         num_layers: decoder layers, 0 where the config does not say.
         dtype: what `--dtype auto` means for it.
         layers: MoE layers, draft layers last; empty for a dense model.
+        known: whether a table or a registered function reads this architecture, not common key names alone.
         only_quantisation: whether no config.json was given, only a file that describes a quantisation.
     """
 
@@ -32,6 +34,7 @@ class Model:
     num_layers: int
     dtype: str
     layers: tuple[MoeFacts, ...]
+    known: bool = True
     only_quantisation: bool = False
 
     @property
@@ -61,13 +64,32 @@ def read_facts(files: ModelFiles) -> Model:
     section = text_section(config)
     named = [part[key] for part in (section, config) for key in ("dtype", "torch_dtype") if part.get(key)]
     dtype = str(named[0]).removeprefix("torch.") if named else ""
+    layers = read_layers(config, formats_of(config, files.side_files))
+    for layer in layers:
+        _check(layer)
     return Model(
         name=files.name,
         architecture=architecture_of(config),
         num_layers=_num_layers(section),
         dtype=_AUTO.get(dtype, dtype),
-        layers=read_layers(config, formats_of(config, files.side_files)),
+        layers=layers,
+        known=is_known(config),
     )
+
+
+def _check(layer: MoeFacts) -> None:
+    """Sizes that no model has come from a config that says them by names which are not known here."""
+    for name in ("hidden", "intermediate_hidden", "topk"):
+        if getattr(layer, name) < 1:
+            raise ConfigError(
+                f"config.json: {name} of {layer.name} is {getattr(layer, name)}; wanted a size from 1. Correct the "
+                "file, or teach the model with register_model_facts(architecture, fn)."
+            )
+    if layer.topk > layer.num_experts:
+        raise ConfigError(
+            f"config.json: {layer.topk} experts per token of {layer.num_experts} in {layer.name}; wanted no more than "
+            "there are. Correct the file."
+        )
 
 
 def _num_layers(section: Mapping[str, Any]) -> int:

@@ -6,6 +6,8 @@ from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile
 
+_MOST = 1024
+"""No profile takes more ranks (docs/limits.md)."""
 _USUAL = 8
 """Ranks of one host, the size that is chosen where none was asked for."""
 
@@ -16,7 +18,7 @@ def legal_ep_sizes(layers: Iterable[MoeFacts], profile: Profile) -> tuple[int, .
     counts = {layer.num_experts for layer in layers}
     return tuple(
         size
-        for size in range(1, max(counts, default=0) + 1)
+        for size in range(1, min(max(counts, default=0), _MOST) + 1)
         if size in limits.ep_sizes.value
         and all(n % size == 0 and n // size <= limits.max_experts_per_rank.value for n in counts)
     )

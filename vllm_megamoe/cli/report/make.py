@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from vllm_megamoe.cli.model.facts import Model
 from vllm_megamoe.cli.report.ep_sizes import legal_ep_sizes, usual_size
 from vllm_megamoe.cli.report.groups import make_groups
+from vllm_megamoe.cli.report.notes import notes_of
 from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
 from vllm_megamoe.cli.report.sentences import summary_of
 from vllm_megamoe.cli.report.sizes import hccl_of, memory_of, wire_of
@@ -80,6 +81,7 @@ def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None
         hccl_buffsize_mb=hccl_of(plan),
         wire=wire_of(plan),
         violations=tuple(wrong),
+        notes=tuple(notes_of(model, left_out, setting.line)),
         corrections=steps,
         command=write_line(line) if setting.line is not None or not wrong else None,
     )

@@ -206,6 +206,7 @@ class PlanReport(_Part):
         memory, wire: null where nothing could be planned.
         hccl_buffsize_mb: what HCCL_BUFFSIZE must be at least, null where it is not needed.
         violations: every violated rule.
+        notes: sentences about what is worth knowing and violates nothing.
         corrections: with --from, what to drop, add and set.
         command: the line to copy; null where rules are violated (with --from: always the corrected line).
         curve: with --plot, the points that were drawn.
@@ -229,6 +230,7 @@ class PlanReport(_Part):
     hccl_buffsize_mb: int | None = None
     wire: WireReport | None = None
     violations: tuple[ViolationReport, ...] = ()
+    notes: tuple[str, ...] = ()
     corrections: tuple[Step, ...] = ()
     command: str | None = None
     curve: tuple[CurvePoint, ...] = ()

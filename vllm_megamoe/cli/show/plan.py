@@ -16,6 +16,8 @@ def show_plan(report: PlanReport) -> None:
     if report.engine is not None:
         console.print(_engine(report))
         console.print(_table(report))
+    for note in report.notes:
+        console.print(Text(f"Note: {note}", style="yellow"))
     for number, violation in enumerate(report.violations, 1):
         if number == 1:
             console.print(Text("\nViolated rules", style="bold"))
@@ -39,8 +41,6 @@ def _heading(report: PlanReport) -> str:
     if report.moe_layers:
         drafts = sum(group.count for group in report.groups if group.draft)
         extra = f" and {drafts} draft" if drafts else ""
-        if report.drafts_left_out:
-            extra = f" ({report.drafts_left_out} draft layer(s) left out: --draft plans them too)"
         parts.append(f"{report.moe_layers - drafts} with experts{extra}")
     parts += [f"{each.label}{'' if each.loads else ' (cannot be loaded yet)'}" for each in report.formats]
     return f"{report.model}: {', '.join(parts)}" if parts else report.model
