@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from ops.operands import Form, buffer_arguments, call_arguments
-from oracle.case import Case
+from oracle.case import Case, Mx
 from oracle.make import Shape, make_case
 from torch import Tensor
 from torch import distributed as dist
@@ -17,7 +17,7 @@ from vllm_megamoe.simulator import device
 Arguments = dict[str, Any]
 RELEASE_LACKS = ("topk_weights_type", "combine_comm_mode")
 """Arguments of creation that CANN 9.1.0 does not have (torch_api.txt)."""
-SMALL_950 = Shape(tokens=(6, 6), experts=8, hidden=4096, intermediate=512, topk=6)
+SMALL_950 = Shape(tokens=(6, 6), experts=6, hidden=4096, intermediate=512, topk=6)
 """The least layer that 950 takes in CANN 9.1.0 (op tiling arch35: hidden 4096, topk 6 or 8, weight1 rows 1024)."""
 
 
@@ -33,8 +33,15 @@ class Result:
 @cache
 def layer(use_case: str, tokens: tuple[int, ...] = (6, 6), small_950: bool = False, seed: int = 0) -> Case:
     """A layer that every A2, A3 and 950@9.2 takes, or the least one of 950@9.1; two experts a token or six."""
-    shape = replace(SMALL_950, tokens=tokens) if small_950 else Shape(tokens, 4, 1024, 1024, 2)
-    return make_case(use_case, shape, seed=seed)
+    if not small_950:
+        return make_case(use_case, Shape(tokens, 4, 1024, 1024, 2), seed=seed)
+    # Two experts are drawn, the others are those with other scales: drawing all of them would take seconds.
+    tiny = make_case(use_case, replace(SMALL_950, tokens=tokens, intermediate=32), seed=seed)
+    drawn = make_case(use_case, replace(SMALL_950, tokens=(1,), experts=2, topk=1), seed=seed).experts
+    assert isinstance(drawn, Mx)
+    s13, s2 = (np.concatenate([s, s - 1, s + 1]) for s in (drawn.s13, drawn.s2))
+    experts = replace(drawn, w13=np.tile(drawn.w13, (3, 1, 1)), w2=np.tile(drawn.w2, (3, 1, 1)), s13=s13, s2=s2)
+    return replace(tiny, experts=experts)
 
 
 def inputs(case: Case, rank: int, **changes: Any) -> Arguments:

@@ -19,7 +19,7 @@ from vllm_megamoe.ops.twin.weights import RawWeights
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.arguments import DtypeArgument, OperatorArguments, Tensors
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
-from vllm_megamoe.simulator.kernel.clamp import device_activation
+from vllm_megamoe.simulator.kernel.clamp import device_activation, read_clamp
 from vllm_megamoe.simulator.kernel.fp4_as_fp8 import without_fp4
 from vllm_megamoe.simulator.kernel.relabel import as_first_entry, int32_as_blocks
 from vllm_megamoe.simulator.kernel.router_weights import read_router_weights
@@ -61,6 +61,7 @@ def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -
         buffer.dispatch_quant_out_dtype = a.dispatch_quant_out_dtype
     ids = torch.where((a.topk_ids >= 0) & (a.topk_ids < a.moe_expert_num), a.topk_ids, -1)
     weights = read_router_weights(a.topk_weights, profile)
+    clamp = read_clamp(a.activation, a.activation_clamp, profile)
     if profile.is_a2_a3:
         buffer.topk_weights_type = 0  # the newer revision takes the argument there and does not look at it
     try:
@@ -77,13 +78,13 @@ def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -
             shared_l2=shared2,
             shared_out=None,
             activation=a.activation,
-            clamp=a.activation_clamp,
+            clamp=clamp,
             params=a.activation_params,
         )
         call = read_call(raw, buffer, buffer.settings)
     except OperatorError as e:
         raise RuntimeError(f"[{profile.name} simulated] {e}") from e
-    return replace(call, activation=device_activation(call.activation, a.activation_clamp, profile))
+    return replace(call, activation=device_activation(call.activation, clamp, profile))
 
 
 def overwrite_masked_ids(a: OperatorArguments) -> None:
