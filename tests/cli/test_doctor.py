@@ -168,7 +168,7 @@ def test_files_of_the_system(tmp_path: Path) -> None:
     assert _cann_version(tmp_path) == "9.1.0"
 
 
-def test_both_packages_of_the_operator_are_named_together() -> None:
+def test_b69_both_packages_of_the_operator_are_named_together() -> None:
     found = named(examine(ASCEND), "one build")
     assert "1.0.0" in found.found
     assert "9.1.0" in found.found

@@ -55,7 +55,7 @@ def test_the_corrected_line_needs_no_correction(model: str) -> None:
     assert second["memory"] == first["memory"]
 
 
-def test_a_window_that_is_too_small_is_set_to_what_the_plan_needs(model: str) -> None:
+def test_b08_a_window_that_is_too_small_is_set_to_what_the_plan_needs(model: str) -> None:
     config = """--additional-config '{"megamoe": {"profile": "a3@9.1", "workspace_budget_gib": 64}}'"""
     line = f"vllm serve {model} --quantization megamoe -tp 2 -dp 8 -ep --max-num-batched-tokens 8192 {config}"
     found = report("--from", f"HCCL_BUFFSIZE=250 {line}")
@@ -64,6 +64,20 @@ def test_a_window_that_is_too_small_is_set_to_what_the_plan_needs(model: str) ->
     assert steps(found) == {"drop": [], "add": [], "set": [f"HCCL_BUFFSIZE={needed}"]}
     assert steps(report("--from", f"HCCL_BUFFSIZE={needed} {line}"))["set"] == []
     assert steps(report("--from", f"HCCL_BUFFSIZE=much {line}"))["set"] == [f"HCCL_BUFFSIZE={needed}"]
+
+
+@pytest.mark.parametrize("flags", ["-tp 8", "--data-parallel-size 8", "-tp 2 -dp 4 --no-enable-expert-parallel"])
+def test_b66_ranks_without_expert_parallelism_get_the_flag(model: str, flags: str) -> None:
+    found = report("--from", f"vllm serve {model} {flags}", "--profile", "a3@9.1")
+    assert "--enable-expert-parallel" in steps(found)["add"]
+    assert found["engine"]["ep_size"] == 8
+    assert found["holds"]
+
+
+def test_b66_128_ranks_are_refused_with_the_sizes_that_the_product_takes(model: str) -> None:
+    found = report(model, "--profile", "a3@9.1", "--tp", "8", "--dp", "16")
+    assert any("ep_world_size=128" in rule["got"] for rule in found["violations"])
+    assert found["ep_sizes"] == [2, 4, 8, 16, 32]
 
 
 def test_the_model_may_be_given_beside_a_line_that_names_a_hubs(model: str) -> None:

@@ -57,6 +57,7 @@ def test_metadata(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "Apache License" in archive.read(f"{folder}/licenses/LICENSE").decode()
     assert "[vllm.general_plugins]\nmegamoe = vllm_megamoe.plugin:register\n" in entry_points
+    assert "[console_scripts]\nvllm-megamoe = vllm_megamoe.cli.app:main\n" in entry_points
 
 
 def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
