@@ -1,6 +1,5 @@
 """API of the operator source of 2026-08, after CANN 9.1.0 (op wrapper mega_moe.py)."""
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,13 +11,21 @@ from vllm_megamoe.simulator.communicator import Communicators
 from vllm_megamoe.simulator.kernel.run import npu_mega_moe
 from vllm_megamoe.simulator.package.activation import check_activation
 from vllm_megamoe.simulator.package.buffer import SymmBuffer, of_buffer, open_buffer
-from vllm_megamoe.simulator.package.module import as_module
 
 
-def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
-    """`cann_ops_transformer.ops` of this revision on a product."""
+class Head:
+    """The two functions of the newer source; their bound methods are what a caller imports.
+
+    Args:
+        profile: product.
+        communicators: of this process.
+    """
+
+    def __init__(self, profile: Profile, communicators: Communicators) -> None:
+        self.profile, self.communicators = profile, communicators
 
     def get_symm_buffer_for_mega_moe(
+        self,
         group: Any,
         num_experts: int,
         num_max_tokens_per_rank: int,
@@ -33,6 +40,7 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
         comm_alg: str = "",
         topk_weights_type: int = 0,
     ) -> SymmBuffer:
+        """A buffer on the group's communicator."""
         arguments = {
             "num_experts": num_experts,
             "num_max_tokens_per_rank": num_max_tokens_per_rank,
@@ -48,9 +56,10 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
             "topo_type": 0,
             "rank_num_per_server": group.size(),
         }
-        return open_buffer(profile, communicators, group, arguments)
+        return open_buffer(self.profile, self.communicators, group, arguments)
 
     def mega_moe(
+        self,
         x: Tensor,
         topk_ids: Tensor,
         topk_weights: Tensor,
@@ -75,6 +84,7 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
         shared_l1_bias: list[Tensor] | None = None,
         shared_l2_bias: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """One layer."""
         check_activation(activation, activation_params)
         arguments = OperatorArguments(
             x=x,
@@ -101,6 +111,4 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
             topk_weights_type=sym_buffer.topk_weights_type,
             **of_buffer(sym_buffer),
         )
-        return npu_mega_moe(profile, arguments)
-
-    return as_module(get_symm_buffer_for_mega_moe, mega_moe)
+        return npu_mega_moe(self.profile, arguments)

@@ -9,6 +9,5 @@ def as_module(create: Callable[..., Any], run: Callable[..., Any]) -> ModuleType
     """The two functions as the package's module."""
     ops = ModuleType("cann_ops_transformer.ops", "Simulated by vllm_megamoe.simulator.")
     for function in (create, run):
-        function.__qualname__ = function.__name__
         setattr(ops, function.__name__, function)
     return ops

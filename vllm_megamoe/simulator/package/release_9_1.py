@@ -1,6 +1,5 @@
 """API of CANN 9.1.0 (torch_api.txt; branch 9.1.0, op wrapper mega_moe.py)."""
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,13 +10,21 @@ from vllm_megamoe.simulator.arguments import OperatorArguments
 from vllm_megamoe.simulator.communicator import Communicators
 from vllm_megamoe.simulator.kernel.run import npu_mega_moe
 from vllm_megamoe.simulator.package.buffer import SymmBuffer, of_buffer, open_buffer
-from vllm_megamoe.simulator.package.module import as_module
 
 
-def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
-    """`cann_ops_transformer.ops` of this release on a product."""
+class Release:
+    """The two functions of CANN 9.1.0; their bound methods are what a caller imports.
+
+    Args:
+        profile: product.
+        communicators: of this process.
+    """
+
+    def __init__(self, profile: Profile, communicators: Communicators) -> None:
+        self.profile, self.communicators = profile, communicators
 
     def get_symm_buffer_for_mega_moe(
+        self,
         group: Any,
         num_experts: int,
         num_max_tokens_per_rank: int,
@@ -31,6 +38,7 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
         combine_quant_mode: int = 0,
         comm_alg: str = "",
     ) -> SymmBuffer:
+        """A buffer on the group's communicator."""
         arguments = {
             "num_experts": num_experts,
             "num_max_tokens_per_rank": num_max_tokens_per_rank,
@@ -43,9 +51,10 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
             "combine_quant_mode": combine_quant_mode,
             "comm_alg": comm_alg,
         }
-        return open_buffer(profile, communicators, group, arguments)
+        return open_buffer(self.profile, self.communicators, group, arguments)
 
     def mega_moe(
+        self,
         x: Tensor,
         topk_ids: Tensor,
         topk_weights: Tensor,
@@ -63,6 +72,7 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
         weight1_type: int | None = None,
         weight2_type: int | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """One layer."""
         arguments = OperatorArguments(
             x=x,
             topk_ids=topk_ids,
@@ -80,6 +90,4 @@ def make_ops(profile: Profile, communicators: Communicators) -> ModuleType:
             weight2_type=weight2_type,
             **of_buffer(sym_buffer),
         )
-        return npu_mega_moe(profile, arguments)
-
-    return as_module(get_symm_buffer_for_mega_moe, mega_moe)
+        return npu_mega_moe(self.profile, arguments)
