@@ -2,43 +2,25 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from method.layers import facts_of, plan_of, rows_of, seat_of
+from method.layers import facts_of, padded_state, plan_of, rows_of
 from ops.calls import as_got
 from ops.compare import compare_rank
-from oracle import packing
-from oracle.case import Case, Dense, Integer, Mx
+from oracle.case import Case
 from oracle.make import Shape, make_case
 from oracle.operator import expected
 
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.layout.operands import to_operands
-from vllm_megamoe.method.buffers import open_handle
-from vllm_megamoe.method.layer_state import LayerState
-from vllm_megamoe.method.load_weights import LayerOperands
 from vllm_megamoe.method.pad_experts import pad_experts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.padding import Padding
 from vllm_megamoe.profiles.use_cases import UseCase
-from vllm_megamoe.weights import DenseExperts, Experts, IntExperts, MxExperts
+from vllm_megamoe.weights import DenseExperts, IntExperts, MxExperts
 
 HIDDEN, WIDTH = 96, 64
 PADDED_HIDDEN, PADDED_WIDTH = 160, 96
-
-
-def canonical(case: Case) -> Experts:
-    """The case's experts as the package holds them before it lays them out."""
-    e = case.experts
-    if isinstance(e, Dense):
-        return DenseExperts(*(torch.from_numpy(w).to(torch.bfloat16) for w in (e.w13, e.w2)))
-    if isinstance(e, Integer):
-        return IntExperts(*(torch.from_numpy(t) for t in (e.w13, e.s13, e.w2, e.s2)), bits=8 if e.bits == 8 else 4)
-    assert isinstance(e, Mx)
-    w13, w2 = (packing.pack_nibbles(w) if e.elem == "e2m1" else w for w in (e.w13, e.w2))
-    parts = (torch.from_numpy(np.ascontiguousarray(t)) for t in (w13, e.s13, w2, e.s2))
-    return MxExperts(*parts, elem=e.elem)  # type: ignore[arg-type]
 
 
 def padded_plan(case: Case) -> LayerPlan:
@@ -54,11 +36,7 @@ def padded_plan(case: Case) -> LayerPlan:
 def test_a_padded_layer_gives_the_same_bits(use_case: UseCase) -> None:
     case = make_case(use_case.value, Shape(hidden=HIDDEN, intermediate=WIDTH))
     plan = padded_plan(case)
-    found = to_operands(pad_experts(canonical(case), PADDED_HIDDEN, PADDED_WIDTH), use_case)
-    columns = zip(*((o.l1, o.l2, o.l1_sf, o.l2_sf, o.l1_bias, o.l2_bias) for o in found), strict=True)
-    lists = [None if column[0] is None else list(column) for column in columns]
-    seat = seat_of()
-    state = LayerState("layer", plan, seat, LayerOperands(*lists), open_handle("layer", plan, seat).buffer)  # type: ignore[arg-type]
+    state = padded_state(case, 0, plan)
     x, ids, weights = rows_of(case, 0)
     y = state.run(x, ids, weights)
     (want,) = expected(case)
