@@ -51,6 +51,7 @@ class Runner(nn.Module):
 
     def __init__(self, mlp: Mlp, method: Any, factor: float) -> None:
         super().__init__()
+        self.layer_name = "m.experts"
         self.routed_experts = nn.Module()
         self.routed_experts.quant_method = method
         self._shared_experts = nn.Module()
@@ -87,7 +88,7 @@ def run(whole: bool, mode: str, factor: float, fold: float) -> dict[str, Any]:
             linear.quant_method.process_weights_after_loading(linear)
         kept = [linear.weight.numel() for linear in linears]
         packed = [hasattr(linear, "cpu_linear") for linear in linears]
-        taken = [w.float() for w in take_shared("m.experts", plan)] if mode == "fused" else []
+        taken = [w.float() for w in take_shared(runner, plan)] if mode == "fused" else []
     left = [linear.weight.numel() for linear in linears]
     return {
         "kept": kept,

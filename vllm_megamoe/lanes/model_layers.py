@@ -74,10 +74,13 @@ class LiveLayer:
         return plan_layer(engine, facts, Options.parse(self.vllm_config.additional_config))
 
     def whole_plan(self) -> LayerPlan:
-        return self.plan(self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name])
+        return self.plan(self._runner())
 
     def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-        return take_shared(self.layer.layer_name, plan)
+        return take_shared(self._runner(), plan)
+
+    def _runner(self) -> Any:
+        return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
 
     def _format(self, names: list[str]) -> str:
         text_config = self.vllm_config.model_config.hf_text_config

@@ -4,7 +4,7 @@ vLLM's CPU linears pack their weights for the processor's matrix units and empty
 processed, and a shared MLP comes before its routed experts; so the linears of a fused MLP must be left alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,34 +18,33 @@ from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.method.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
+Process = Callable[[torch.nn.Module], None]
+
 _REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
 def spare_fused(method: Any) -> Any:
     """Make a linear's method leave the weights as loaded when they belong to a fused MLP.
 
-    The method's class stays: vLLM chooses the weight loader by its name.
+    The method's class stays: vLLM chooses the weight loader by its name. Called while the model is built.
     """
-    method.process_weights_after_loading = partial(_process_unless_fused, method.process_weights_after_loading)
+    layers = get_current_vllm_config().compilation_config.static_forward_context
+    process = method.process_weights_after_loading
+    method.process_weights_after_loading = partial(_process_unless_fused, process, layers)
     return method
 
 
-def _process_unless_fused(process: Callable[[torch.nn.Module], None], layer: torch.nn.Module) -> None:
-    if not _is_fused(layer):
-        process(layer)
+def _process_unless_fused(process: Process, layers: Mapping[str, Any], linear: torch.nn.Module) -> None:
+    fused = (_mlp(layer) for layer in layers.values() if _fuses(layer))
+    if not any(linear is part for mlp in fused for part in mlp.modules()):
+        process(linear)
 
 
-def _is_fused(linear: torch.nn.Module) -> bool:
-    return any(linear is part for runner in _runners() if _fuses(runner) for part in _mlp(runner).modules())
-
-
-def _runners() -> list[Any]:
-    context = get_current_vllm_config().compilation_config.static_forward_context
-    return [layer for layer in context.values() if getattr(layer, "_shared_experts", None) is not None]
-
-
-def _fuses(runner: Any) -> bool:
-    method = runner.routed_experts.quant_method
+def _fuses(layer: Any) -> bool:
+    """Whether this is a runner whose shared experts the plan fuses; attention layers stand among the runners."""
+    if getattr(layer, "_shared_experts", None) is None:
+        return False
+    method = layer.routed_experts.quant_method
     return isinstance(method, MegaMoeMethod) and method.complete_plan().shared.mode == "fused"
 
 
@@ -54,8 +53,8 @@ def _mlp(runner: Any) -> torch.nn.Module:
     return mlp
 
 
-def take_shared(layer_name: str, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-    """The layer's shared MLP, w13 [2S, H] gate rows first and w2 [H, S], whole on every rank.
+def take_shared(runner: Any, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+    """The shared MLP of a MoERunner, w13 [2S, H] gate rows first and w2 [H, S], whole on every rank.
 
     From then on vLLM's runner neither runs it nor multiplies its part of the output by the routed scaling factor
     (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
@@ -63,7 +62,7 @@ def take_shared(layer_name: str, plan: LayerPlan) -> tuple[Tensor, Tensor]:
     Raises:
         ConfigError: the runner or its MLP is not built as in vLLM 0.32.
     """
-    runner = get_current_vllm_config().compilation_config.static_forward_context[layer_name]
+    layer_name = runner.layer_name
     if getattr(runner, "_shared_experts", None) is None:
         raise ConfigError(f"{layer_name}: vLLM's runner has no shared experts, the plan wanted to fuse them. {_REMEDY}")
     gate_up, down = (_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear))
