@@ -1,5 +1,6 @@
 """The package `torch_npu` itself: the names that are simulated, and a clear answer for all others."""
 
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,23 +12,23 @@ from vllm_megamoe.simulator.install.kernels import npu_moe_gating_top_k, npu_swi
 from vllm_megamoe.simulator.npu.formats import Formats
 
 asked: set[str] = set()
-"""Names that somebody asked the package for and that nobody simulates."""
+"""Full names that somebody asked the package for and that nobody simulates."""
 
 
 class TorchNpu(ModuleType):
-    """The module; `npu_*` names that it lacks raise when they are called, names in CamelCase are empty classes."""
+    """A module; `npu_*` names that it lacks raise when they are called, names in CamelCase are empty classes."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"torch_npu has no {name!r} in the simulator")
-        asked.add(name)
+        full = f"{self.__name__}.{name}"
+        if not name.startswith("__"):
+            asked.add(full)
         if name.startswith("npu_"):
-            return _refusing(name)
-        if name[:1].isupper():
+            return _refusing(full)
+        if name.lstrip("_")[:1].isupper():
             made = type(name, (), {})
             setattr(self, name, made)
             return made
-        raise AttributeError(f"torch_npu has no {name!r} in the simulator")
+        raise AttributeError(f"{self.__name__} has no {name!r} in the simulator")
 
 
 def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
@@ -35,9 +36,12 @@ def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
     package = TorchNpu("torch_npu", "Simulated by vllm_megamoe.simulator.")
     formats = Formats()
     npu.config = formats.config  # type: ignore[attr-defined]
+    place = str(Path(__file__).parents[1] / "on_path" / "torch_npu" / "__init__.py")
     values: dict[str, Any] = {
-        "__file__": str(Path(__file__).parents[1] / "on_path" / "torch_npu" / "__init__.py"),
+        "__file__": place,
         "__path__": [],
+        # Others look a package up before they import it.
+        "__spec__": ModuleSpec("torch_npu", None, origin=place, is_package=True),
         "__version__": "0.0+simulated",
         "npu": npu,
         "npu_format_cast": formats.npu_format_cast,
@@ -64,8 +68,9 @@ def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
 
 def _child(package: ModuleType, path: str, **values: Any) -> dict[str, ModuleType]:
     """A module below the package, reachable as an attribute too."""
-    made = ModuleType(f"torch_npu.{path}")
+    made = TorchNpu(f"torch_npu.{path}")
     made.__path__ = []
+    made.__spec__ = ModuleSpec(made.__name__, None, is_package=True)
     for name, value in values.items():
         setattr(made, name, value)
     *parents, last = path.split(".")
@@ -89,6 +94,6 @@ def _ops_error(code: Any) -> str:
 
 def _refusing(name: str) -> Any:
     def refuse(*arguments: Any, **options: Any) -> Any:
-        raise NotImplementedError(f"torch_npu.{name} is not simulated")
+        raise NotImplementedError(f"{name} is not simulated")
 
     return refuse

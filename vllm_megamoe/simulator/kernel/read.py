@@ -111,10 +111,14 @@ def _weights(a: OperatorArguments, profile: Profile, wrong: Deviations) -> list[
         ("shared_l1_weights", a.shared_weight1, a.shared_weight_scales1, None, a.weight1_type),
         ("shared_l2_weights", a.shared_weight2, a.shared_weight_scales2, None, a.weight2_type),
     ):
+        if profile.is_a2_a3 and name.startswith("shared"):
+            tensors = None  # the newer revision takes them there and does not look at them
+        if profile.is_950:
+            biases = None  # taken and not read (op tiling and kernel arch35)
         weights = list(tensors or ())
         if profile.is_a2_a3 and weights:
             weights = int32_as_blocks(as_first_entry(weights))
-        made.append(_raw(name, weights, _scales(scales, wrong), list(biases or ()), declared))
+        made.append(_raw(name, weights, _scales(scales if weights else None, wrong), list(biases or ()), declared))
     return made
 
 
