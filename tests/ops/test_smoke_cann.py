@@ -145,6 +145,20 @@ def test_a_call_argument_of_a_later_revision_is_refused(calls: Calls, name: str,
     assert [entry for entry, _ in calls] == ["communicator", "create"]
 
 
+@pytest.mark.parametrize(("shared", "passes"), [(296, True), (291, False)])
+def test_types_of_shared_weights_need_not_be_said_where_they_repeat(calls: Calls, shared: int, passes: bool) -> None:
+    """Revisions without these arguments take the routed weights' type for both; another type cannot be said."""
+    buffer, x, weights = Buffer(), torch.zeros(1, 2), [torch.zeros(2, 2)]
+    types = {"weight1_type": 296, "weight2_type": 296, "shared_weight1_type": shared, "shared_weight2_type": 296}
+    if passes:
+        mega_moe(x, x, x, weights, weights, buffer, **types)
+        assert "shared_weight1_type" not in calls[-1][1]
+        assert calls[-1][1]["weight1_type"] == 296
+    else:
+        with pytest.raises(OperatorError, match="shared_weight1_type=291"):
+            mega_moe(x, x, x, weights, weights, buffer, **types)
+
+
 def test_a_foreign_buffer_is_refused() -> None:
     x = torch.zeros(3, 64)
     with pytest.raises(OperatorError, match="sym_buffer is a str"):

@@ -132,7 +132,7 @@ def call(
     given = {name: _as_list(value) if name in _LISTS else value for name, value in arguments.items()}
     l1, l2 = _as_list(l1_weights), _as_list(l2_weights)
     check_call(x, topk_weights, (l1, l2), sym_buffer, given)
-    wanted = _sayable("mega_moe", given, installed().run_names)
+    wanted = _sayable("mega_moe", _without_repeats(given, installed().run_names), installed().run_names)
     y, counts = installed().run(x, topk_ids, topk_weights, l1, l2, sym_buffer, **wanted)
     return y, counts
 
@@ -164,6 +164,18 @@ def _sayable(function: str, arguments: Mapping[str, Any], names: frozenset[str])
             f"argument (it has {', '.join(sorted(names))}). Install a newer operator package, or leave it out."
         )
     return {name: value for name, value in arguments.items() if name in names}
+
+
+def _without_repeats(arguments: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Leave out types of shared weights that only repeat the routed ones', where the revision cannot say them.
+
+    It then takes weight1_type and weight2_type for both (op csrc of 2026-08; op tiling arch35 wants them equal).
+    """
+    repeats = {f"shared_{name}" for name in ("weight1_type", "weight2_type")}
+    return {
+        name: None if name in repeats - names and value == arguments.get(name.removeprefix("shared_")) else value
+        for name, value in arguments.items()
+    }
 
 
 def _is_default(name: str, value: Any) -> bool:
