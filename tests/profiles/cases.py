@@ -593,10 +593,18 @@ case(
     [LEGAL],
     [routed(has_bias=True)],
     "l1_bias, l2_bias=given; wanted None unless the weights are INT4",
+    "computes without the bias",
 )
 
 # Shared experts. operator_readme.txt:87,574,578,583-584,593-594,604,609.
-case("shared-experts", NEW, [LEGAL], [shared(count=1)], "shared_l1_weights=1 experts; wanted at most 0 with")
+case(
+    "shared-experts",
+    NEW,
+    [LEGAL],
+    [shared(count=1)],
+    "shared_l1_weights=1 experts; wanted at most 0 with",
+    "leaves the shared experts out",
+)
 case(
     "shared-experts",
     NINES,
@@ -671,7 +679,7 @@ case(
     each(buffer, quant, 1, 2),
     r"combine_quant_mode=\d; wanted one of 0, 3, 4 with",
 )
-case("comm-alg", ALL, [LEGAL], [buffer(comm_alg="fullmesh")], "comm_alg='fullmesh'; wanted ''")
+case("comm-alg", ALL, [LEGAL], [buffer(comm_alg="fullmesh")], r"comm_alg='fullmesh'; wanted '' \(reserved\)")
 case(
     "topk-weights-type",
     NEW,
@@ -763,8 +771,9 @@ case(
     "clamp",
     NINES,
     each(call, limit, None, 7.0, inf),
-    each(call, limit, 0.0),
-    r"activation_clamp=0.0; wanted above 0 with",
+    # the attribute is a float32, in which 1e-50 is 0
+    each(call, limit, 0.0, -0.0, 1e-50),
+    r"activation_clamp=(-?0.0|1e-50); wanted above 0 with",
     "y is all zeros",
 )
 case(
@@ -785,14 +794,14 @@ case(
 )
 oai = names["swigluoai"]
 numbers = [situ | call(activation_params=p) for p in ({"beta": 0.5}, {"beta": 2.0, "linear_beta": 3.0})]
-wrong = [situ | call(activation_params=p) for p in ({"beta": 0.0}, {"beta": 1.0, "linear_beta": -1.0})]
-case("activation-params", (*NEW, *NINES), numbers, wrong, r"activation_params\['\w+'\]=-?[\d.]+; wanted above 0 with")
+wrong = [situ | call(activation_params=p) for p in ({"beta": 0.0}, {"beta": 1.0, "linear_beta": -1.0}, {"beta": 1e-50})]
+case("activation-params", (*NEW, *NINES), numbers, wrong, r"activation_params\['\w+'\]=-?[\d.e-]+; wanted above 0 with")
 case(
     "activation-params",
     (*NEW, *NINES),
     [LEGAL],
-    [oai | call(activation_params={"alpha": v}) for v in (inf, nan)],
-    r"activation_params\['alpha'\]=(inf|nan); wanted a finite number",
+    [oai | call(activation_params={"alpha": v}) for v in (inf, nan, 1e39)],
+    r"activation_params\['alpha'\]=(inf|nan|1e\+39); wanted a finite float32",
 )
 
 # Receiving. torch_api.txt:439; operator_readme.txt:575; 64 tokens x 2 ranks x min(topk, experts per rank).
@@ -859,6 +868,10 @@ def windows(base: Change, least: int) -> tuple[list[Change], list[Change]]:
 WINDOW = r"ccl_buffer_size=\d+; wanted at least \d+ bytes"
 case("window", (A2_A3[0], A2_A3[2]), *windows(on_a2, 522_535_936), WINDOW)
 case("window", (A2_A3[1], A2_A3[3]), *windows(on_a3, 112_492_544), WINDOW)
+# the tiling counts the rows of the call, not those that the buffer could take
+roomy = buffer(num_max_tokens_per_rank=4096)
+case("window", (A2_A3[0], A2_A3[2]), *windows(on_a2 | roomy, 522_535_936), WINDOW)
+case("window", (A2_A3[1], A2_A3[3]), *windows(on_a3 | roomy, 112_492_544), WINDOW)
 case("window", [N91], *windows(on_950, 15_728_640), WINDOW)
 case("window", [N92], *windows(on_950, 15_728_640), WINDOW)
 # rows across super-nodes are kept once per server, so it takes more than MTE

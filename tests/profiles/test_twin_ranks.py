@@ -57,7 +57,7 @@ def test_layers_of_a_communicator_dispatch_alike(name: str, two_ranks: World) ->
     kinds = ["a16w16", "a8w8-int", "a16w16"]
     for found in two_ranks.run(scenes.one_after_another, [(name, kinds, False)] * 2):
         assert (found[0], found[2]) == ("", "")
-        assert "dispatch_quant_mode=2; wanted 0, as the first buffer of the communicator was created with" in found[1]
+        assert "dispatch_quant_mode=2; wanted 0, as the first buffer of the communicator has it" in found[1]
         assert SILENT in found[1]
     for found in two_ranks.run(scenes.one_after_another, [(name, kinds, True)] * 2):
         assert found == ["", "", ""]

@@ -173,6 +173,41 @@ def tried_mixed_list(rank: int, name: str) -> None:
     twin(name, case, rank, **mixed_list(case, rank))
 
 
+# Arguments that nobody reads
+
+
+def shared_experts(case: Case, rank: int) -> dict[str, list[torch.Tensor]]:
+    """The first routed expert of the rank once more, as a shared one."""
+    given = inputs(case, rank)
+    names = [name for name in ("l1_weights", "l2_weights", "l1_weights_sf", "l2_weights_sf") if name in given]
+    return {f"shared_{name}": given[name][:1] for name in names}
+
+
+def shown_shared_experts(rank: int, name: str, use_case: str) -> bool:
+    case = layer(use_case)
+    shared = shared_experts(case, rank)
+    got = simulate(name, case, rank, **shared)
+    return not differs(got, twin("none", case, rank)) and differs(got, twin("none", case, rank, **shared))
+
+
+def tried_shared_experts(rank: int, name: str, use_case: str) -> None:
+    case = layer(use_case)
+    twin(name, case, rank, **shared_experts(case, rank))
+
+
+def some_bias() -> dict[str, list[torch.Tensor]]:
+    return {"l1_bias": [torch.ones(2, 2048)], "l2_bias": [torch.ones(2, 1024)]}
+
+
+def shown_bias(rank: int, name: str) -> bool:
+    case = layer("a8w8-fp")
+    return not differs(simulate(name, case, rank, **some_bias()), twin("none", case, rank))
+
+
+def tried_bias(rank: int, name: str) -> None:
+    twin(name, layer("a8w8-fp"), rank, **some_bias())
+
+
 # Capacity
 
 

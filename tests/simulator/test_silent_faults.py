@@ -42,6 +42,21 @@ PAIRS = [
     Pair("950@9.1", faults.shown_fp4, faults.tried_fp4, ("FLOAT4_E2M1", SILENT), ("a4w4-fp",)),
     Pair("a3@9.2", faults.shown_int32_rows, faults.tried_int32_rows, ("l1_weights", SILENT)),
     Pair("a3@9.2", faults.shown_mixed_list, faults.tried_mixed_list, ("l1_weights",)),
+    Pair(
+        "a2@9.2",
+        faults.shown_shared_experts,
+        faults.tried_shared_experts,
+        ("shared_l1_weights=1 experts", SILENT),
+        ("a16w16",),
+    ),
+    Pair(
+        "a3@9.2",
+        faults.shown_shared_experts,
+        faults.tried_shared_experts,
+        ("shared_l1_weights=1 experts", SILENT),
+        ("a8w8-int",),
+    ),
+    Pair("950@9.2", faults.shown_bias, faults.tried_bias, ("l1_bias",)),
     *(Pair(name, faults.shown_overflow, faults.tried_overflow, ("max_recv_token_num=16", SILENT)) for name in A2_A3),
     *(
         Pair(name, faults.shown_unequal_rows, faults.tried_unequal_rows, ("rows", "6, 3", SILENT), (use_case,))

@@ -106,7 +106,9 @@ A2_92 = replace(
     combine_quant_modes=Cell((0,), f"{ARCH22_92}:263"),
     topk_weights_types=Cell((0,), f"{ARCH22_92} (never reads topkWeightsType)"),
     combine_comm_modes=Cell((0,), f"{README}:560"),
-    max_shared_experts=Cell(0, f"{README}:564,574 (Ascend 950 only)"),
+    max_shared_experts=Cell(
+        0, f"{README}:564,574 (Ascend 950 only); op kernel arch22 HEAD 577814407 (takes the tensors, reads none)"
+    ),
     mixed_shared=Cell(False, f"{README}:564,594 (Ascend 950 only)"),
 )
 

@@ -1,6 +1,7 @@
 """The activation between the two GEMMs."""
 
 import math
+from ctypes import c_float
 
 from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts
 from vllm_megamoe.profiles.limits import Limits
@@ -25,9 +26,10 @@ def activation(profile: Profile, limits: Limits, buffer: BufferFacts, call: Call
 @call_rule("clamp")
 def clamp(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """0 means "off" in the documents and on A2 and A3; 950 executes it, or in 9.1.0 ignores every clamp."""
-    value, kind = call.activation_clamp, limits.clamp.value
-    if value is None or call.activation == "situglu":
+    kind = limits.clamp.value
+    if call.activation_clamp is None or call.activation == "situglu":
         return None
+    value = _as_passed_on(call.activation_clamp)
     wanted, silent, remedy = "", "", "Pass None for no clamp."
     if kind == "none":
         wanted, silent = "None", "it computes without the clamp"
@@ -36,7 +38,9 @@ def clamp(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts
         wanted = "at least 0, and a number"
     elif kind == "positive" and value == 0:
         wanted, silent = "above 0", "it clamps the up half to 0, so that y is all zeros (swigluoai: all but zero)"
-    return Broken("activation_clamp", repr(value), wanted, limits.clamp.source, remedy, silent) if wanted else None
+    if not wanted:
+        return None
+    return Broken("activation_clamp", repr(call.activation_clamp), wanted, limits.clamp.source, remedy, silent)
 
 
 @call_rule("clamp-situglu")
@@ -55,9 +59,15 @@ def activation_params(profile: Profile, limits: Limits, buffer: BufferFacts, cal
     if profile.revision == "9.1":
         return None
     source = f"{README}:509; {ARCH22_92}:377-400; {ARCH35_92}:390-420"
-    for name, value in call.activation_params.items():
+    for name, given in call.activation_params.items():
+        value = _as_passed_on(given)
         if not math.isfinite(value):
-            return Broken(f"activation_params[{name!r}]", repr(value), "a finite number", source, "Check the config.")
+            return Broken(f"activation_params[{name!r}]", repr(given), "a finite float32", source, "Check the config.")
         if call.activation == "situglu" and not value > 0:
-            return Broken(f"activation_params[{name!r}]", repr(value), "above 0", source, "Check the config.")
+            return Broken(f"activation_params[{name!r}]", repr(given), "above 0", source, "Check the config.")
     return None
+
+
+def _as_passed_on(value: float) -> float:
+    """As float32, which the operator's attributes are: 1e-50 is 0 there, and 1e39 is infinite."""
+    return c_float(value).value

@@ -27,7 +27,7 @@ def comm_alg(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFa
     if buffer.comm_alg == "":
         return None
     source = f"{API}:312,464; {README}:580"
-    return Broken("comm_alg", repr(buffer.comm_alg), "''", source, "Leave it out.")
+    return Broken("comm_alg", repr(buffer.comm_alg), "'' (reserved)", source, "Leave it out.")
 
 
 @buffer_rule("topk-weights-type")

@@ -38,8 +38,8 @@ def alike(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken | Non
     for name in ALIKE:
         mine, theirs = getattr(buffer, name), getattr(buffer.earlier, name)
         if mine != theirs:
-            wanted = f"{theirs}, as the first buffer of the communicator was created with"
-            silent = "layers that differ write rows where others do not look for them"
+            wanted = f"{theirs}, as the first buffer of the communicator has it,"
+            silent = "layers that differ lay out the memory that they share differently, which the documents rule out"
             remedy = "Use a process group of its own for layers that differ."
             return Broken(name, str(mine), wanted, f"{API}:378; {README}:529", remedy, silent)
     return None

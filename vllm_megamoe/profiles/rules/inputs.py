@@ -19,7 +19,8 @@ def x_dtype(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFac
     wanted = buffer.dispatch_quant_out_dtype if is_quantised(limits, buffer) else "BF16"
     if call.x_dtype == wanted:
         return None
-    return Broken("x.dtype", call.x_dtype, str(wanted), limits.prequantised.source, "Convert x.")
+    source = f"{API}:319; {README}:481,550-552,578"
+    return Broken("x.dtype", call.x_dtype, str(wanted), source, "Convert x.")
 
 
 @call_rule("x-scales")

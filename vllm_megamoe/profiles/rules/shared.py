@@ -14,12 +14,14 @@ def _out(buffer: BufferFacts, call: CallFacts) -> str | None:
 
 @call_rule("shared-experts")
 def shared_experts(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
-    """How many there may be."""
+    """How many there may be; A2 and A3 have the arguments at 9.2 and do not look at them."""
     cell = limits.max_shared_experts
     if profile.revision == "9.1" or call.shared is None or call.shared.count <= cell.value:
         return None
     remedy = "Let vLLM compute the shared experts (fuse_shared_experts=off)."
-    return Broken("shared_l1_weights", f"{call.shared.count} experts", f"at most {cell.value}", cell.source, remedy)
+    value = f"{call.shared.count} experts"
+    silent = "it leaves the shared experts out of y" if profile.is_a2_a3 else ""
+    return Broken("shared_l1_weights", value, f"at most {cell.value}", cell.source, remedy, silent)
 
 
 @call_rule("shared-type")

@@ -16,6 +16,8 @@ def max_tokens(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken 
         return None
     value = str(buffer.num_max_tokens_per_rank)
     remedy = "Bring fewer tokens per call (vLLM: --max-num-batched-tokens), in several calls if need be."
+    if buffer.num_max_tokens_per_rank < 1:
+        remedy = "Give the most tokens that any rank brings to a call."
     return Broken("num_max_tokens_per_rank", value, str(allowed), cell.source, remedy)
 
 

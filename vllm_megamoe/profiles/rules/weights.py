@@ -84,16 +84,20 @@ def weight_scales(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
         return None
     value, rule = ("None", "one scale tensor per weight tensor") if wanted else ("given", "None for BF16 weights")
     source = f"{API}:449-451,468; {README}:550-552,592"
-    return Broken("l1_weights_sf, l2_weights_sf", value, rule, source, "Pass scales with quantised weights only.")
+    remedy = "Pass both lists." if wanted else "Leave them out."
+    return Broken("l1_weights_sf, l2_weights_sf", value, rule, source, remedy)
 
 
 @call_rule("bias")
 def bias(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
-    """INT4 needs its compensation, nothing else takes a bias."""
+    """INT4 needs its compensation, nothing else takes a bias; 950 reads none, and before 2026-09 says nothing."""
     wanted = call.routed.element1 == "INT4"
     if call.routed.has_bias == wanted:
         return None
     value, rule = ("None", "the compensation of INT4") if wanted else ("given", "None unless the weights are INT4")
     source = f"{API}:337-338; {README}:488-489; {ARCH22_91}:943; {ARCH22_92}:1123"
-    remedy = "The bias is 8 times the sum of the weight's integers over K, times its scale, per output channel."
-    return Broken("l1_bias, l2_bias", value, rule, source, remedy)
+    remedy = "Leave it out, or add it outside of the operator."
+    if wanted:
+        remedy = "The bias is 8 times the sum of the weight's integers over K, times its scale, per output channel."
+    silent = "it computes without the bias" if profile.is_950 else ""
+    return Broken("l1_bias, l2_bias", value, rule, source, remedy, silent)
