@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "topk_weights_type": 0,
     "combine_comm_mode": 0,
 }
+FP8 = [torch.ones(1024, 1024).to(torch.float8_e4m3fn)]
 ABSENT = dict.fromkeys(
     (
         "l1_weights_sf",
@@ -124,6 +125,16 @@ def test_legal_calls_reach_it(name: str, kind: str, changes: dict[str, Any], pac
         ("a3@9.1", "a8w4-int", {}, "max_recv_token_num=0; wanted at least 32"),
         ("a3@9.1", "a16w16", {"activation": "situglu"}, "activation='situglu'"),
         ("a3@9.1", "a16w16", {"scales": torch.ones(4, 32)}, "scales=given; wanted nothing"),
+        ("a3@9.2", "a16w16", {"l1_weights": []}, "l1_weights=no tensors; wanted the experts of this rank"),
+        ("a3@9.2", "a16w16", {"l2_weights": None}, "l2_weights=no tensors"),
+        ("a3@9.2", "a16w16", {"l1_weights": [torch.ones(3)]}, "l1_weights=a 1-D tensor; wanted a list of 2-D"),
+        ("950@9.2", "a8w8-fp", {"shared_l1_weights": FP8}, "shared_l2_weights=no tensors"),
+        ("950@9.2", "a8w8-fp", {"shared_l2_weights": FP8}, "shared_l1_weights=no tensors"),
+        ("950@9.2", "a8w8-fp", {"shared_l1_bias": [torch.ones(2048)]}, "shared_l1_bias=given; wanted None"),
+        ("a3@9.2", "a16w16", {"l2_weights_sf": [torch.ones(1024)] * 2}, "l2_weights_sf=given; wanted None"),
+        ("a3@9.2", "a8w8-int", {"l2_weights_sf": None}, "l2_weights_sf=None; wanted one scale tensor per"),
+        ("a3@9.2", "a16w16", {"l1_bias": [torch.ones(2048)] * 2}, "l1_bias, l2_bias=given; wanted None unless"),
+        ("a2@9.2", "a8w4-int", {"l1_bias": None}, "l1_bias, l2_bias=None; wanted the compensation"),
     ],
 )
 def test_refused_before_it(name: str, kind: str, changes: dict[str, Any], message: str, package: Package) -> None:

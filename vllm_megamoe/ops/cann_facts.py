@@ -8,11 +8,15 @@ from torch import Tensor
 
 from vllm_megamoe.layout.acl import AclFormat, normalise_dtype
 from vllm_megamoe.layout.cast import format_of
+from vllm_megamoe.ops.twin.refusal import refusal
 from vllm_megamoe.ops.type_name import type_name
 from vllm_megamoe.profiles.call_facts import CallFacts, WeightFacts
 
+_WEIGHTS = ("l1_weights", "l2_weights")
+_PLAIN = ("BF16", "FLOAT")
 _PACKED = ("INT4", "FLOAT4_E2M1")
 _K_LAST = ("FLOAT8_E5M2", "FLOAT8_E4M3FN", "FLOAT4_E2M1")
+_LISTS = "torch_api.txt, constraints table; operator_readme.txt, TensorList layouts"
 
 
 def tensor_call_facts(
@@ -25,10 +29,17 @@ def tensor_call_facts(
         weights: l1_weights and l2_weights as lists.
         arguments: the other arguments of `mega_moe` by name, lists as lists.
         window: ccl_buffer_size of the buffer.
+
+    Raises:
+        OperatorError: a list of weights is missing or holds no matrices, or shared experts have a bias.
     """
+    for name in ("shared_l1_bias", "shared_l2_bias"):
+        if arguments[name]:
+            source = "operator_readme.txt, sharedBias1 and sharedBias2"
+            raise refusal(name, "given", "None: shared experts take no bias", source, "Pass None.")
     shared = None
-    if arguments["shared_l1_weights"]:
-        lists = (arguments["shared_l1_weights"], arguments["shared_l2_weights"] or ())
+    lists = (arguments["shared_l1_weights"], arguments["shared_l2_weights"])
+    if lists[0] or lists[1]:
         shared = _weight_facts(lists, arguments, "shared_", "shared_weight1_type", "shared_weight2_type")
     out = normalise_dtype(arguments["shared_expert_quant_out_dtype"], "shared_expert_quant_out_dtype")
     return CallFacts(
@@ -48,9 +59,10 @@ def tensor_call_facts(
 
 
 def _weight_facts(
-    weights: Sequence[Sequence[Tensor]], arguments: Mapping[str, Any], prefix: str, type1: str, type2: str
+    weights: Sequence[Sequence[Tensor] | None], arguments: Mapping[str, Any], prefix: str, type1: str, type2: str
 ) -> WeightFacts:
-    first, second = weights[0][0], weights[1][0]
+    one, other = (_matrices(f"{prefix}{name}", held) for name, held in zip(_WEIGHTS, weights, strict=True))
+    first, second = one[0], other[0]
     element1, element2 = _element(first, arguments[type1]), _element(second, arguments[type2])
     packed = 2 if element2 == "FLOAT4_E2M1" else 1
     width = second.shape[-1] * packed if element2 in _K_LAST else second.shape[-2]
@@ -60,12 +72,27 @@ def _weight_facts(
         carrier=type_name(first.dtype) if first.dtype == torch.int32 else element1,
         format1=_format(first, element1),
         format2=_format(second, element2),
-        stacked=len(weights[0]) == 1 and first.dim() == 3,
-        count=first.shape[0] if first.dim() == 3 else len(weights[0]),
+        stacked=len(one) == 1 and first.dim() == 3,
+        count=first.shape[0] if first.dim() == 3 else len(one),
         intermediate_hidden=int(width),
-        has_scales=bool(arguments[f"{prefix}l1_weights_sf"]) and bool(arguments[f"{prefix}l2_weights_sf"]),
-        has_bias=bool(arguments[f"{prefix}l1_bias"]) and bool(arguments[f"{prefix}l2_bias"]),
+        has_scales=_are_given(arguments, f"{prefix}l1_weights_sf", f"{prefix}l2_weights_sf", element1 not in _PLAIN),
+        has_bias=_are_given(arguments, f"{prefix}l1_bias", f"{prefix}l2_bias", element1 == "INT4"),
     )
+
+
+def _matrices(name: str, tensors: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    if not tensors:
+        raise refusal(name, "no tensors", "the experts of this rank", _LISTS, "Pass them.")
+    if tensors[0].dim() not in (2, 3):
+        rule = "a list of 2-D tensors, one per expert, or one 3-D stack"
+        raise refusal(name, f"a {tensors[0].dim()}-D tensor", rule, _LISTS, "Choose one of the two.")
+    return tensors
+
+
+def _are_given(arguments: Mapping[str, Any], first: str, second: str, needed: bool) -> bool:
+    """Both where they are needed; where they are not, one alone is one too many."""
+    given = bool(arguments[first]), bool(arguments[second])
+    return all(given) if needed else any(given)
 
 
 def _element(tensor: Tensor, declared: Any) -> str:
