@@ -88,13 +88,13 @@ def _lines(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _proofs(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    yield "family", "proof", "shared experts", "ranks", "runs in", "test"
+    yield "family", "proof", "shared experts", "layouts", "runs in", "test"
     for row in rows:
-        ranks = ", ".join(map(str, row["ranks"]))
+        layouts = ", ".join(row["layouts"])
         shared = ", ".join(dict.fromkeys(row["shared_experts"])) or "none"
         target = "`make test`" if row["runs"] == "every" else "`make test-full`"
         link = f"[{Path(row['test']).name}](../{row['test']})"
-        yield row["family"], row["proof"], shared, ranks, target, link
+        yield row["family"], row["proof"], shared, layouts, target, link
 
 
 def _models(models: list[Model], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
