@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_megamoe.demo.load import read_load, since
+from vllm_megamoe.demo.load import read_load, settled_load, since
+from vllm_megamoe.demo.failure import DemoError
 from vllm_megamoe.demo.log_lines import first_error, last_message
 
 WORKER = "(Worker_TP1_EP1 pid=7) INFO 11-30 07:06:30 [load_report.py:48] "
@@ -23,6 +24,14 @@ def test_the_last_line_of_each_layer_and_rank_counts() -> None:
 
 def test_only_what_came_since_a_reading_is_shown() -> None:
     assert since({"a": [1, 2]}, {"a": [4, 2], "b": [5, 6]}) == {"a": [3, 0], "b": [5, 6]}
+
+
+def test_a_server_without_warm_up_has_no_load_yet_but_must_have_one_in_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{WORKER}something else\n")
+    assert settled_load(log, 0.01, needed=False) == {}
+    with pytest.raises(DemoError, match="no expert load"):
+        settled_load(log, 0.01)
 
 
 def test_a_layer_that_changes_its_number_of_experts_is_an_error() -> None:

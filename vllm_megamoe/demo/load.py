@@ -25,10 +25,10 @@ def read_load(log_text: str) -> LoadByLayer:
     return {layer: [count for first in sorted(by) for count in by[first]] for layer, by in ranks.items()}
 
 
-def settled_load(log: Path, interval_s: float) -> LoadByLayer:
+def settled_load(log: Path, interval_s: float, *, needed: bool = True) -> LoadByLayer:
     """Return the counts once they have stopped to change: no new line for two of the server's logging intervals.
 
-    Raises DemoError when there is no line at all.
+    Raises DemoError when there is no line at all, unless none is needed: a server without warm-up has run no layer yet.
     """
     load = _read(log)
     quiet_since = time.monotonic()
@@ -38,7 +38,7 @@ def settled_load(log: Path, interval_s: float) -> LoadByLayer:
         now = _read(log)
         if now != load:
             load, quiet_since = now, time.monotonic()
-        elif load and time.monotonic() - quiet_since > 2 * interval_s:
+        elif (load or not needed) and time.monotonic() - quiet_since > 2 * interval_s:
             return load
     if not load:
         raise DemoError(f"the server has logged no expert load; does the operator run at all? See {log}")

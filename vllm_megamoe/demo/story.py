@@ -56,7 +56,7 @@ class Story:
         options = [*OPERATOR_OPTIONS, *self._eager(), *self.options]
         log = cache.log("server")
         with serving(self.console, cache.checkpoint, options, log, self._environment(cache)) as client:
-            before = load.settled_load(log, LOAD_INTERVAL_S)
+            before = load.settled_load(log, LOAD_INTERVAL_S, needed=False)
             self._ask(client)
             found = self._compare(client, cache)
             self._say("Expert load: tokens that each expert got for these questions")
