@@ -7,6 +7,16 @@ from typing import Any
 EXPERTS, TOPK, HIDDEN, WIDTH = 6, 3, 96, 64
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "MiniMax-M2": (
+        "MiniMaxAI--MiniMax-M2.5_config.json",
+        {
+            "hidden_size": HIDDEN,
+            "intermediate_size": WIDTH,
+            "num_local_experts": EXPERTS,
+            "num_experts_per_tok": TOPK,
+            "num_hidden_layers": 2,
+        },
+    ),
     "DeepSeek-V4": (
         "deepseek-ai--DeepSeek-V4-Flash_config.json",
         {
@@ -45,6 +55,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
 
 PUBLISHED_ARCHITECTURES: dict[str, list[str]] = {
     # The last is vLLM's own name of the language model, where it is another.
+    "MiniMax-M2": ["MiniMaxM2ForCausalLM"],
     "DeepSeek-V4": ["DeepseekV4ForCausalLM"],
     "MiniMax-M3": ["MiniMaxM3ForCausalLM", "MiniMaxM3SparseForCausalLM"],
     "Kimi-K3": ["KimiK3ForConditionalGeneration", "KimiLinearForCausalLM"],

@@ -1,4 +1,7 @@
-"""Layers whose activation no model class on a CPU carries, and what each of them computes."""
+"""Layers that no model class on a CPU carries, and what each of them computes.
+
+vLLM's MoE for CPUs has no clamp, none of the other activations, and a sigmoid router only with expert groups.
+"""
 
 from dataclasses import dataclass
 
@@ -16,6 +19,7 @@ class Block:
         routed: activation of the routed experts.
         shared: activation of the shared MLP where the plan fuses it into the call, None where it does not.
         wrong: what a mistaken layer would compute instead of `routed`.
+        has_shared: whether there is a shared MLP at all.
     """
 
     family: str
@@ -24,12 +28,14 @@ class Block:
     routed: f.Activation
     shared: f.Activation | None
     wrong: dict[str, f.Activation]
+    has_shared: bool = True
 
 
 OAI = f.swiglu_oai(7.0, 1.702, 1.0)
 PLAIN = f.swiglu()
 
 BLOCKS: dict[str, Block] = {
+    "MiniMax-M2": Block("MiniMax-M2", 1, 1.0, PLAIN, None, {"clamp": f.swiglu(7.0)}, has_shared=False),
     "DeepSeek-V4": Block(
         "DeepSeek-V4",
         4,

@@ -67,14 +67,17 @@ class Family:
         """Whether the operator's call holds the shared experts: it adds them unweighted, so a gate forbids it."""
         return self.shared and not self.gated and mode == "planned"
 
-    def damages(self, mode: str, ranks: int = 1) -> list[str]:
+    def damages(self, mode: str, layout: str) -> list[str]:
         """What a comparison of this family must be able to see (see damage.py)."""
         kinds = ["scaled"]
         kinds += ["shared dropped", "shared twice"] if self.shared else []
         kinds += ["gate dropped"] if self.gated else []
         kinds += ["factor dropped", "factor twice"] if self.scaled else []
-        kinds += ["reduced twice"] if ranks > 1 else []
-        return kinds + (["shared not reduced"] if ranks > 1 and self.shared and not self.fused(mode) else [])
+        if layout == "tensor parallel":
+            kinds += ["reduced twice"]
+            kinds += ["shared not reduced"] if self.shared and not self.fused(mode) else []
+        # A compiled model calls what it was traced with, whatever is put in its place.
+        return [] if layout == "compiled" else kinds
 
 
 FAMILIES: dict[str, Family] = {
@@ -181,23 +184,6 @@ FAMILIES: dict[str, Family] = {
         "MixtralForCausalLM",
         {"num_hidden_layers": 2, "intermediate_size": WIDTH, "num_local_experts": 8, "num_experts_per_tok": 2},
     ),
-    "minimax_m2": Family(
-        "MiniMax-M2",
-        "minimax_m2",
-        "MiniMaxM2ForCausalLM",
-        {
-            "num_hidden_layers": 2,
-            "head_dim": 128,
-            "rotary_dim": 64,
-            "intermediate_size": WIDTH,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-            "scoring_func": "sigmoid",
-            "use_routing_bias": True,
-            "use_qk_norm": True,
-        },
-        every_run=False,
-    ),
     "ernie4_5_moe": Family(
         "ERNIE-4.5",
         "ernie4_5_moe",
@@ -226,6 +212,52 @@ FAMILIES: dict[str, Family] = {
             "num_experts_per_tok": 3,
             "norm_topk_prob": False,
         },
+        every_run=False,
+    ),
+    "glm4_moe_lite": Family(
+        "GLM-4.7-Flash",
+        "glm4_moe_lite",
+        "Glm4MoeLiteForCausalLM",
+        {
+            **LATENT_ATTENTION,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "intermediate_size": 512,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.8,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        scaled=True,
+        every_run=False,
+    ),
+    "exaone_moe": Family(
+        "EXAONE-MoE without limits",
+        "exaone_moe",
+        "ExaoneMoeForCausalLM",
+        {
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "layer_types": ["full_attention"] * 3,
+            "intermediate_size": 512,
+            "head_dim": 128,
+            "num_experts": 8,
+            "num_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": WIDTH,
+        },
+        shared=True,
+        scaled=True,
         every_run=False,
     ),
 }

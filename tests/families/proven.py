@@ -6,7 +6,7 @@ Each row of the file has
     proof           `served`: a tiny model of the real class in vLLM's engine, compared with vLLM's own MoE and with
                     transformers; `block`: the layer alone, from a published config, against the family's formula,
     shared_experts  where they ran: `fused` in the operator's call, `vllm` on vLLM's own path; empty for none,
-    ranks           numbers of ranks,
+    layouts         how they lay over ranks, see layouts.py,
     runs            `every` for a proof of `make test`, `full` for one of `make test-full`,
     test            the file that proves it.
 test_proven.py holds the file equal to what the tests do; `python -m families.proven` in the folder `tests` writes it.
@@ -18,6 +18,7 @@ from typing import Any
 
 from families.block_configs import architectures
 from families.blocks import BLOCKS
+from families.layouts import LAYOUTS, groups
 from families.models import FAMILIES, Family
 
 FILE = Path(__file__).with_name("proven.json")
@@ -25,16 +26,16 @@ FILE = Path(__file__).with_name("proven.json")
 
 def rows() -> list[dict[str, Any]]:
     """What the tests prove, served families first."""
-    return [*map(_served, FAMILIES.values()), *_blocks()]
+    return [*(_served(model, family) for model, family in FAMILIES.items()), *_blocks()]
 
 
-def _served(family: Family) -> dict[str, Any]:
+def _served(model: str, family: Family) -> dict[str, Any]:
     return {
         "family": family.title,
         "architectures": [family.architecture],
         "proof": "served",
         "shared_experts": ["fused" if family.fused(mode) else "vllm" for mode in family.modes if family.shared],
-        "ranks": [1, 2],
+        "layouts": [name for name in LAYOUTS if any((model, "planned") in group for group in groups(name))],
         "runs": "every" if family.every_run else "full",
         "test": "tests/families/test_served.py",
     }
@@ -50,13 +51,13 @@ def _blocks() -> list[dict[str, Any]]:
                 "architectures": architectures(block.family),
                 "proof": "block",
                 "shared_experts": [],
-                "ranks": [1],
+                "layouts": ["one rank"],
                 "runs": "every",
                 "test": "tests/families/test_blocks.py",
             },
         )
-        place = "fused" if block.shared else "vllm"
-        row["shared_experts"] = sorted({*row["shared_experts"], place})
+        place = {"fused"} if block.shared else {"vllm"} if block.has_shared else set()
+        row["shared_experts"] = sorted({*row["shared_experts"], *place})
     return list(found.values())
 
 

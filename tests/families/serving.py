@@ -3,11 +3,16 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from families import runs
 from families.checkpoints import make_checkpoint
+from families.layouts import LAYOUTS, groups
 from families.models import FAMILIES
 from families.runs import Run
 from torch import Tensor
+
+Key = tuple[str, str, str]
+"""Layout, family and mode."""
 
 
 @dataclass
@@ -31,35 +36,42 @@ class Serving:
 
     folder: Path
     checkpoints: Checkpoints
-    done: dict[tuple[str, str, int], list[Run]] = field(default_factory=dict)
-    failed: dict[tuple[bool, int], Exception] = field(default_factory=dict)
+    done: dict[Key, list[Run]] = field(default_factory=dict)
+    failed: dict[Key, Exception] = field(default_factory=dict)
 
-    def own(self, family: str) -> dict[str, Tensor]:
-        """What vLLM's own MoE gives on one rank."""
-        return self._of(family, "own", 1)[0].results["none"]
+    def own(self, family: str, replica: int = 0, replicas: int = 1) -> dict[str, Tensor]:
+        """What vLLM's own MoE gives on one rank, for the prompts of one data-parallel replica."""
+        whole = self.of("one rank", family, "own")[0].results["none"]
+        return whole if replicas == 1 else self._part(whole, replica, replicas)
 
-    def operator(self, family: str, mode: str) -> Run:
-        """The operator on one rank."""
-        return self._of(family, mode, 1)[0]
-
-    def two_ranks(self, family: str, mode: str) -> list[Run]:
-        """The operator on two ranks, tensor and expert parallel, by rank."""
-        return self._of(family, mode, 2)
-
-    def _of(self, family: str, mode: str, ranks: int) -> list[Run]:
-        every_run = FAMILIES[family].every_run
-        if (every_run, ranks) in self.failed:
-            raise self.failed[every_run, ranks]
-        if (family, mode, ranks) not in self.done:
+    def of(self, layout: str, family: str, mode: str) -> list[Run]:
+        """One engine's ranks; the first request runs the whole group that it belongs to."""
+        key = (layout, family, mode)
+        if key not in self.done and key not in self.failed:
+            (group,) = (group for group in groups(layout) if (family, mode) in group)
             try:
-                self.done |= self._serve([name for name, f in FAMILIES.items() if f.every_run == every_run], ranks)
+                found = self._serve(layout, group)
             except Exception as e:
-                self.failed[every_run, ranks] = e
-                raise
-        return self.done[family, mode, ranks]
+                self.failed |= {(layout, *member): e for member in group}
+            else:
+                self.done |= {(layout, *member): ranks for member, ranks in zip(group, found, strict=True)}
+        if key in self.failed:
+            raise self.failed[key]
+        return self.done[key]
 
-    def _serve(self, families: list[str], ranks: int) -> dict[tuple[str, str, int], list[Run]]:
-        keys = [(name, mode) for name in families for mode in (["own"] if ranks == 1 else []) + FAMILIES[name].modes]
-        engines = [runs.engine(name, self.checkpoints.of(name), mode, ranks) for name, mode in keys]
-        by_rank = runs.run(self.folder / f"{families[0]}-{ranks}", engines, self.checkpoints.prompts, ranks)
-        return {(name, mode, ranks): [found[f"{name} {mode}"] for found in by_rank] for name, mode in keys}
+    def _serve(self, layout: str, group: list[tuple[str, str]]) -> list[list[Run]]:
+        over = LAYOUTS[layout]
+        engines = [runs.engine(name, self.checkpoints.of(name), mode, layout) for name, mode in group]
+        shares = [self.checkpoints.prompts[r :: over.replicas] for r in range(over.replicas)]
+        by_rank = runs.run(self.folder / f"{layout}, {group[0][0]}", engines, shares, over)
+        return [[found[f"{name} {mode}"] for found in by_rank] for name, mode in group]
+
+    def _part(self, whole: dict[str, Tensor], replica: int, replicas: int) -> dict[str, Tensor]:
+        """The rows of every `replicas`-th prompt."""
+        rows = whole["prompt"].split([len(prompt) - 1 for prompt in self.checkpoints.prompts])
+        new = whole["new"].view(*whole["tokens"].shape, -1)[replica::replicas]
+        return {
+            "prompt": torch.cat(rows[replica::replicas]),
+            "new": new.flatten(0, 1),
+            "tokens": whole["tokens"][replica::replicas],
+        }

@@ -1,4 +1,4 @@
-"""MoE blocks whose activation no model class on a CPU carries, from the published config to the rows.
+"""MoE blocks that no model class on a CPU carries, from the published config to the rows.
 
 The plan is made from the config, the method converts the weights and calls the operator in float32, and the rows are
 compared with the family's formula in float64 (formulas.py). The router's scaling factor is in the weights it gives.
@@ -101,7 +101,7 @@ def test_rows_are_the_familys_formula(name: str, config_of: Callable[[str], dict
     """B41, B43, B44: each activation with its own parameters, routed and shared."""
     block = BLOCKS[name]
     problem, plan = make_problem(block.factor), plan_of(config_of(block.family), block.layer)
-    assert plan.shared.mode == ("fused" if block.shared else "vllm")
+    assert plan.shared.mode == ("fused" if block.shared else "vllm" if block.has_shared else "none")
     assert (plan.facts.hidden, plan.facts.intermediate_hidden) == (HIDDEN, WIDTH)
     expected = f.block(problem.x, problem.ids, problem.router, problem.weights, block.routed, block.shared)
     assert worst(run(problem, plan), expected) < LIMIT
