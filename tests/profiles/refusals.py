@@ -50,6 +50,23 @@ REFUSALS = [
         "call",
         "combine_comm_mode=1; wanted 0 on URMA",
     ),
+    # creation runs the size function alone, which looks at none of these (op csrc 9.1.0 and 2026-08)
+    Refusal(Scene("a3@9.1", "a16w16", {"comm_alg": "ring"}), "call", r"comm_alg='ring'; wanted '' .* profile a3@9\.1 "),
+    Refusal(
+        Scene("950@9.2", "a8w8-fp", {"combine_quant_mode": 1}),
+        "call",
+        r"combine_quant_mode=1; wanted one of 0, 3, 4 with profile 950@9\.2 ",
+    ),
+    Refusal(
+        Scene("a2@9.1", "a8w8-int", {"dispatch_quant_out_dtype": None}),
+        "call",
+        "dispatch_quant_out_dtype=None; wanted one of INT8 with dispatch_quant_mode=2 ",
+    ),
+    Refusal(
+        Scene("950@9.2", "a8w8-fp", {"combine_comm_mode": 1, "combine_quant_mode": 3}),
+        "call",
+        "combine_comm_mode=1; wanted 0 with combine_quant_mode=3 ",
+    ),
     *(
         Refusal(
             Scene(name, "a16w16", change="router_bf16"),

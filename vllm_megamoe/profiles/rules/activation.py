@@ -37,7 +37,10 @@ def clamp(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts
     elif not value >= 0:
         wanted = "at least 0, and a number"
     elif kind == "positive" and value == 0:
-        wanted, silent = "above 0", "it clamps the up half to 0, so that y is all zeros (swigluoai: all but zero)"
+        wanted, silent = (
+            "above 0",
+            "it clamps the up half to 0, so that y is all zeros (swigluoai: only what negative gates give)",
+        )
     if not wanted:
         return None
     return Broken("activation_clamp", repr(call.activation_clamp), wanted, limits.clamp.source, remedy, silent)

@@ -17,6 +17,8 @@ _CHOICES = {
     "combine_comm_mode": (0, 1),
     "comm_alg": ("",),
 }
+_TOLD_BY_THE_PROFILE = ("combine_quant_mode", "combine_comm_mode", "comm_alg")
+"""A product's creation does not look at these (op csrc, size function); its rules refuse them at the call."""
 # Output types of each dispatch mode. The documents leave None open for INT8 too; the tiling of arch22 refuses it.
 _OUT_TYPES: dict[int, tuple[AclDtype | None, ...]] = {
     0: (None, AclDtype.BF16, AclDtype.FLOAT8_E5M2, AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
@@ -35,13 +37,16 @@ def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
         value = getattr(buffer, name)
         if not isinstance(value, int) or value < least:
             raise refusal(name, repr(value), f"an int of at least {least}", README, "Set it so.")
+    product = config.found_profile.product != "none"
     for name, choices in _CHOICES.items():
         value = getattr(buffer, name)
-        if value not in choices:
+        if value not in choices and not (product and name in _TOLD_BY_THE_PROFILE):
             wanted = ", ".join(repr(choice) for choice in choices)
             raise refusal(name, repr(value), f"one of {wanted}", README, "Set it so.")
     _check_experts(buffer)
-    _check_modes(buffer)
+    out = out_type(buffer)
+    if not product or buffer.created is not None:
+        _check_modes(buffer, out)
     check_buffer_profile(buffer, config)
 
 
@@ -75,8 +80,8 @@ def _check_experts(buffer: SymmBuffer) -> None:
         )
 
 
-def _check_modes(buffer: SymmBuffer) -> None:
-    mode, out = buffer.dispatch_quant_mode, out_type(buffer)
+def _check_modes(buffer: SymmBuffer, out: AclDtype | None) -> None:
+    mode = buffer.dispatch_quant_mode
     if out not in _OUT_TYPES[mode]:
         wanted = ", ".join("None" if dtype is None else dtype.name for dtype in _OUT_TYPES[mode])
         raise refusal(
