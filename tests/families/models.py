@@ -244,7 +244,7 @@ FAMILIES: dict[str, Family] = {
         {
             "num_hidden_layers": 3,
             "mlp_layer_types": ["dense", "sparse", "sparse"],
-            "layer_types": ["full_attention"] * 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
             "intermediate_size": 512,
             "head_dim": 128,
             "num_experts": 8,
