@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from ops.operands import Form, call_arguments
+from ops.operands import Form, buffer_arguments, call_arguments
 from oracle.case import Case
 from simulator.scenes import Result, Simulated, inputs, layer, simulate, twin
 from torch import distributed as dist
@@ -305,6 +305,34 @@ def shown_masked_rows(rank: int, name: str) -> bool:
     seen = [np.array_equal(got.y[t], old.y[t]) for t in range(6)]
     right = [np.array_equal(got.y[t], want.y[t]) for t in range(6)]
     return seen == [m == 0 for m in MASK] and right == [m == 1 for m in MASK] and bool((got.ids[SILENT] == 4).all())
+
+
+def shown_unequal_layers(rank: int, name: str) -> bool:
+    """A BF16 layer, then an INT8 one on its communicator: a masked row holds rows of other tokens.
+
+    The slots lie behind 12 records, of 2048 bytes in the first layer and 1536 in the second, so 6144 bytes or 3 slots
+    apart: token 4's slots 8 and 9 are the first layer's 5 and 6, that is token 2's second expert and token 3's first.
+    """
+    dense, int8, scene = layer("a16w16"), layer("a8w8-int"), Simulated(name)
+    one, other = scene.buffer(dense), scene.buffer(int8)
+    rows = [
+        scene.call(one, inputs(dense, rank, topk_weights=torch.tensor([weights] * 6))).y
+        for weights in ([1.0, 0.0], [0.0, 1.0])
+    ]
+    mask = torch.tensor(MASK, dtype=torch.int8)
+    got = scene.call(other, inputs(int8, rank, topk_weights=torch.ones(6, 2), x_active_mask=mask))
+    held = torch.from_numpy(rows[1][2] + rows[0][3]).bfloat16().float().numpy()
+    return bool(held.any()) and np.array_equal(got.y[4], held)
+
+
+def tried_unequal_layers(rank: int, name: str) -> None:
+    group = dist.new_group([0, 1])
+    with settings(profile=name, timeout_s=30):
+        kept = [
+            get_symm_buffer_for_mega_moe(group, **buffer_arguments(layer(use_case)))
+            for use_case in ("a16w16", "a8w8-int")
+        ]
+    del kept
 
 
 def masked_by_twin(rank: int, name: str) -> tuple[list[bool], bool]:

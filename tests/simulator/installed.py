@@ -71,10 +71,12 @@ def kernels() -> list[Any]:
     plain = torch_npu.npu_moe_gating_top_k(logits, 2, norm_type=0)
     bias = torch.tensor([0.0, 0.0, 5.0, 5.0])
     grouped = torch.ops._C_ascend.moe_gating_top_k(logits, 2, 1, 2, 1, 0, 1, False, 2.5, 1e-20, bias)
+    renormalised = torch.ops._C_ascend.moe_gating_top_k(logits, 2, 1, 1, 0, 1, 0, False, 1.0, 1e-20)
     gate = torch.tensor([[1.0, -2.0]])
     return [
         plain[1].tolist(),
         torch.allclose(plain[0], logits.softmax(-1)[:, :2]),
+        torch.allclose(renormalised[0], logits[:, :2].softmax(-1)),
         grouped[1].tolist(),
         torch.allclose(grouped[0].sum(), torch.tensor(2.5)),
         torch.allclose(torch_npu.npu_swiglu(torch.cat([gate, gate], -1)), gate * gate.sigmoid() * gate),

@@ -53,7 +53,7 @@ def test_every_spelling_of_the_device_is_the_cpu(alone: dict[str, Any]) -> None:
 
 
 def test_the_operators_of_one_layer(alone: dict[str, Any]) -> None:
-    assert alone["kernels"] == [[[0, 1]], True, [[2, 3]], True, True]
+    assert alone["kernels"] == [[[0, 1]], True, True, [[2, 3]], True, True]
 
 
 def test_an_operator_of_the_package_sees_formats(alone: dict[str, Any]) -> None:

@@ -64,6 +64,10 @@ PAIRS = [
         for use_case in ("a16w16", "a8w8-int")
     ),
     *(
+        Pair(name, faults.shown_unequal_layers, faults.tried_unequal_layers, ("dispatch_quant_mode=2", SILENT))
+        for name in ("a2@9.1", "a3@9.2")
+    ),
+    *(
         Pair(name, faults.shown_weights_type, faults.tried_weights_type, ("topk_weights_type=1", SILENT))
         for name in ("a2@9.2", "a3@9.2")
     ),

@@ -25,6 +25,8 @@ class DeviceMode(TorchFunctionMode):
         del types
         if _sets_data(func):
             return _set_data(*args)
+        if func is torch.device:
+            return func(*args, **kwargs or {})  # process groups look their backends up by it
         placed = {name: _to_cpu(value, name == "device") for name, value in (kwargs or {}).items()}
         moved = tuple(_to_cpu(value) for value in args)
         if _is_the_operators(func):

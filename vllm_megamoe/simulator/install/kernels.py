@@ -38,10 +38,9 @@ def npu_moe_gating_top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Router logits [T, E] -> weights [T, K], ids int32 [T, K], normalised scores [T, E].
 
-    The bias chooses experts and does not weigh them; sigmoid scores are divided by their sum, softmax ones are not.
+    The bias chooses experts and does not weigh them. Sigmoid scores are divided by the sum of the chosen ones, softmax
+    scores with `renorm` only: a softmax over the chosen logits is the same.
     """
-    if renorm:
-        raise NotImplementedError(f"npu_moe_gating_top_k: renorm={renorm} is not simulated; wanted 0")
     scores = x.float().softmax(-1) if norm_type == SOFTMAX else x.float().sigmoid()
     choice = scores if bias is None else scores + bias.float()
     if group_count > 1:
@@ -51,7 +50,7 @@ def npu_moe_gating_top_k(
         choice = groups.masked_fill(~open_groups[:, :, None], -torch.inf).flatten(1)
     ids = choice.topk(k, dim=-1).indices
     weights = scores.gather(1, ids)
-    if norm_type == SIGMOID:
+    if norm_type == SIGMOID or renorm:
         weights = weights / (weights.sum(-1, keepdim=True) + eps)
     out = scores if out_flag else torch.empty_like(scores)
     return (weights * routed_scaling_factor).to(x.dtype), ids.to(torch.int32), out
