@@ -89,7 +89,13 @@ def test_missing_and_unreadable_input(tmp_path: Path) -> None:
         ({"moe_intermediate_size": 0, "intermediate_size": 0}, "intermediate_hidden of model.layers.0"),
         ({"num_experts_per_tok": 200}, "200 experts per token of 128"),
         ({"num_experts_per_tok": -1}, "topk of model.layers.0"),
+        ({"num_hidden_layers": 2**40}, "1099511627776 decoder layers"),
         ({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": 3}}, "modules_to_not_convert = 3"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": 3}}, "3 within config_groups"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": "x"}}}},
+            "'x' within config_groups",
+        ),
     ],
 )
 def test_a_value_that_no_model_has_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -142,3 +142,11 @@ def test_flags_are_replaced_in_their_place() -> None:
     assert [flag.name for flag in without(flags, "enable-lora")] == ["tensor-parallel-size", "quantization", "port"]
     line = ServeLine((), (), ("vllm", "serve"), "m", put(flags, make_flag("enable-lora")))
     assert write_line(line) == "vllm serve m -tp 8 --enable-lora -q fp8 --port 1"
+
+
+def test_a_flag_whose_value_was_forgotten_is_not_taken_for_absent() -> None:
+    line = read_line("vllm serve m --max-num-batched-tokens --tensor-parallel-size")
+    for name in ("max-num-batched-tokens", "tensor-parallel-size"):
+        with pytest.raises(ConfigError, match=f"--{name} has no value in the command line"):
+            line.number(name, 1)
+    assert line.number("data-parallel-size", 3) == 3

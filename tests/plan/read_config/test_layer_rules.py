@@ -95,6 +95,27 @@ def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> N
         numbers("Qwen3MoeForCausalLM", **keys)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "keys", "named"),
+    [
+        ("Qwen3MoeForCausalLM", {"num_hidden_layers": 2**40}, "1099511627776 decoder layers; wanted at most 10000"),
+        ("Qwen3MoeForCausalLM", {"num_hidden_layers": -1}, "-1 decoder layers"),
+        ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2**40}, "1099511627776 draft layers"),
+        ("DeepseekV3ForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0; wanted a whole number from 1"),
+        ("SarvamMLAForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0"),
+        ("Ernie4_5_MoeForCausalLM", {"moe_layer_interval": 0, "moe_k": 2}, "moe_layer_interval = 0"),
+        ("JambaForCausalLM", {"expert_layer_period": 0}, "expert_layer_period = 0"),
+        ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("nan")}, "routed_scaling_factor = nan"),
+        ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("inf")}, "routed scaling factor is inf"),
+        ("DeepseekV3ForCausalLM", {"n_shared_experts": -1}, "mlp.experts are -48 wide"),
+        ("Step3p5ForCausalLM", {"moe_top_k": 2, "swiglu_limits": [0, 7, "no"] * 3}, r"swiglu_limits\[2\] = 'no'"),
+    ],
+)
+def test_a_value_that_no_model_can_have_is_named(architecture: str, keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        numbers(architecture, **keys)
+
+
 def test_layer_numbers_that_are_no_numbers() -> None:
     with pytest.raises(ConfigError, match="moe_layers_enum = '1;2'"):
         numbers("Step3p5ForCausalLM", moe_layers_enum="1;2", moe_top_k=2)

@@ -6,6 +6,7 @@ from typing import Any
 from vllm_megamoe.checkpoint.recognise.facts import BF16
 from vllm_megamoe.checkpoint.recognise.lists import Patterns, listed
 from vllm_megamoe.checkpoint.recognise.names import Names
+from vllm_megamoe.errors import ConfigError
 
 
 def reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
@@ -13,11 +14,11 @@ def reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
     ignore = Patterns(listed(section, "ignore"), inside=False)
     groups = [
         (
-            any("." not in str(t) and not str(t).startswith("re:") for t in group.get("targets", ())),
-            Patterns(map(str, group.get("targets", ())), inside=False),
+            any("." not in target and not target.startswith("re:") for target in listed(group, "targets")),
+            Patterns(listed(group, "targets"), inside=False),
             _scheme(group, str(group.get("format") or section.get("format") or "")),
         )
-        for group in (section.get("config_groups") or {}).values()
+        for group in map(_object, _object(section.get("config_groups") or {}).values())
     ]
 
     def read(names: Names) -> str:
@@ -29,8 +30,14 @@ def reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
     return read
 
 
+def _object(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    raise ConfigError(f"The quantisation's config: {value!r} within config_groups; wanted an object. Correct the file.")
+
+
 def _scheme(group: Mapping[str, Any], packing: str) -> str:
-    weights, inputs = group.get("weights") or {}, group.get("input_activations")
+    weights, inputs = _object(group.get("weights") or {}), group.get("input_activations")
     bits, kind, strategy = weights.get("num_bits"), weights.get("type", "int"), weights.get("strategy")
     in_groups = strategy in ("group", "tensor_group") and int(weights.get("group_size") or -1) > 0
     if kind == "float":

@@ -59,7 +59,7 @@ def read_facts(files: ModelFiles) -> Model:
         ConfigError: for a value that is not what its key promises.
     """
     config = files.config
-    if not config:
+    if not config and files.side_files:
         return Model(files.name, "", 0, "bfloat16", (), only_quantisation=True)
     section = text_section(config)
     named = [part[key] for part in (section, config) for key in ("dtype", "torch_dtype") if part.get(key)]

@@ -66,6 +66,8 @@ class ServeLine:
         """
         text = self.value(name)
         if text is None:
+            if any(flag.name == name for flag in self.flags):
+                raise ConfigError(f"--{name} has no value in the command line; wanted a number from 1 behind it.")
             return default
         factor = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}.get(text[-1:], 0)
         digits = text[:-1] if factor else text

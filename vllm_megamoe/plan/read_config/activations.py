@@ -96,7 +96,7 @@ def kimi(keys: Keys, layer: int) -> ActivationFacts:
 
 
 def _at(keys: Keys, name: str, layer: int) -> float | None:
-    limits = keys.items(name)
+    limits = keys.limits(name)
     limit = no_clamp(limits[layer]) if layer < len(limits) else None
     return limit if limit is not None and limit > 0 else None
 

@@ -29,15 +29,21 @@ class Keys:
             raise _wrong(name, value, "a whole number")
         return value
 
+    def step(self, name: str, default: int = 1) -> int:
+        """A whole number that layers are counted by, at least 1."""
+        value = self.integer(name, default=default)
+        if value < 1:
+            raise _wrong(name, value, "a whole number from 1")
+        return value
+
     def number(self, *names: str, default: float = 1.0) -> float:
-        """A number as float."""
+        """A number as float; infinity is one, NaN is none."""
         found = self._find(names)
-        if found is None:
-            return default
-        name, value = found
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wrong(name, value, "a number")
-        return float(value)
+        return default if found is None else _number(*found)
+
+    def limits(self, name: str) -> list[float | None]:
+        """A list of numbers, one for each layer; null for a layer without."""
+        return [None if value is None else _number(f"{name}[{i}]", value) for i, value in enumerate(self.items(name))]
 
     def bound(self, *names: str) -> float | None:
         """A clamp: None where the config has none, 0 or infinity, which all mean no clamp."""
@@ -78,6 +84,12 @@ class Keys:
 def no_clamp(limit: float | None) -> float | None:
     """None for a limit that clamps nothing."""
     return None if not limit or math.isinf(limit) else float(limit)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise _wrong(name, value, "a number")
+    return float(value)
 
 
 def _wrong(name: str, value: object, wanted: str) -> ConfigError:

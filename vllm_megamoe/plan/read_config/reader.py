@@ -1,12 +1,17 @@
 """From a family's rules and one config to the facts of its MoE layers."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.family import Family
 from vllm_megamoe.plan.read_config.keys import Keys
 from vllm_megamoe.plan.read_config.where import MOE_KINDS, hybrid_kinds
+
+MOST_LAYERS = 10_000
+"""No model has more by far; a config with a typing error must not keep the reader busy for days."""
 
 FormatOf = Callable[[str], str]
 """From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
@@ -35,7 +40,15 @@ def _decoder(family: Family, keys: Keys) -> list[int]:
 
 
 def _num_layers(family: Family, keys: Keys) -> int:
-    return keys.integer(*family.num_layers) or len(hybrid_kinds(keys))
+    return _counted(keys.integer(*family.num_layers) or len(hybrid_kinds(keys)), "decoder layers")
+
+
+def _counted(layers: int, kind: str) -> int:
+    if not 0 <= layers <= MOST_LAYERS:
+        raise ConfigError(
+            f"config.json: {layers} {kind}; wanted at most {MOST_LAYERS} and not fewer than 0. Correct the file."
+        )
+    return layers
 
 
 def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]]:
@@ -46,7 +59,7 @@ def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]
     count = keys.integer(*rule.count, default=rule.default)
     kinds = list(keys.items("mtp_layers_block_type")) or list(keys.text("mtp_hybrid_override_pattern"))
     start = _num_layers(family, keys)
-    for place in range(count * max(len(kinds), 1)):
+    for place in range(_counted(count * max(len(kinds), 1), "draft layers")):
         number = start + place
         if kinds[place % len(kinds)] in MOE_KINDS if kinds else family.where(keys, number):
             pattern = rule.name or inside + family.name
@@ -56,6 +69,8 @@ def _drafts(family: Family, keys: Keys, inside: str) -> Iterator[tuple[int, str]
 def _layer(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf, draft: bool = False) -> MoeFacts:
     model_hidden = keys.integer("hidden_size", "d_model")
     factor = keys.number(*family.scaling, default=family.default_scaling)
+    if math.isinf(factor):
+        raise ConfigError(f"config.json: the routed scaling factor is {factor}; wanted a finite one. Correct the file.")
     return MoeFacts(
         name=name,
         index=number_in(name),
@@ -85,6 +100,11 @@ def _shared(family: Family, keys: Keys, number: int, name: str, format_of: Forma
     width = count * keys.integer(*rule.width, default=routed)
     if not width:
         return None
+    if width < 0:
+        raise ConfigError(
+            f"config.json: the shared experts of {name} are {width} wide; wanted 0 for none, or a width. Correct the "
+            "file, or teach the model with register_model_facts(architecture, fn)."
+        )
     return SharedFacts(
         intermediate_hidden=width,
         hidden=keys.integer("hidden_size", "d_model"),

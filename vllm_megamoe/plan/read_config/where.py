@@ -25,7 +25,7 @@ def after_dense(keys: Keys, layer: int) -> bool:
     if keys.is_list("moe_layer_freq"):
         marks = keys.items("moe_layer_freq")
         return bool(marks[layer]) if layer < len(marks) else True
-    return layer >= keys.integer("first_k_dense_replace") and layer % keys.integer("moe_layer_freq", default=1) == 0
+    return layer >= keys.integer("first_k_dense_replace") and layer % keys.step("moe_layer_freq") == 0
 
 
 def after_dense_only(keys: Keys, layer: int) -> bool:
@@ -36,7 +36,7 @@ def after_dense_only(keys: Keys, layer: int) -> bool:
 def after_first(keys: Keys, layer: int) -> bool:
     """As `after_dense_only`, where one dense layer is the default (param2moe, sarvam: its step counts from there)."""
     first = keys.integer("first_k_dense_replace", default=1)
-    return layer >= first and (layer - first) % keys.integer("moe_layer_freq", default=1) == 0
+    return layer >= first and (layer - first) % keys.step("moe_layer_freq") == 0
 
 
 def after_num_dense(keys: Keys, layer: int) -> bool:
@@ -60,7 +60,7 @@ def by_interval(keys: Keys, layer: int) -> bool:
     """`moe_layer_interval` between `moe_layer_start_index` and `moe_layer_end_index` (ernie45_moe)."""
     end = keys.integer("moe_layer_end_index", default=-1)
     inside = keys.integer("moe_layer_start_index") <= layer and (end < 0 or layer <= end)
-    return inside and (layer + 1) % keys.integer("moe_layer_interval", default=1) == 0
+    return inside and (layer + 1) % keys.step("moe_layer_interval") == 0
 
 
 def by_enumeration(keys: Keys, layer: int) -> bool:
@@ -89,7 +89,7 @@ def by_type_else_all_but_first(keys: Keys, layer: int) -> bool:
 
 def by_period(keys: Keys, layer: int) -> bool:
     """`expert_layer_period` and `expert_layer_offset` (jamba)."""
-    period = keys.integer("expert_layer_period", default=2)
+    period = keys.step("expert_layer_period", default=2)
     return layer % period == keys.integer("expert_layer_offset", default=1)
 
 
