@@ -91,6 +91,23 @@ def test_b02_b04_a_receive_capacity_below_the_bound_needs_consent() -> None:
     assert not plan(DEEPSEEK_V3).capacity.drops
 
 
+@pytest.mark.parametrize("asked", [64, 131071, 262144])
+def test_the_remedy_for_a_receive_capacity_is_one(asked: int) -> None:
+    # 2048 rows of a step do not fit 2 GiB in one call, so two of 1024 are made: 1024 x 16 x min(8, 8) = 131072.
+    engine = EngineFacts("bfloat16", data_parallel=16, expert_parallel=True)
+    with pytest.raises(ConfigError, match=rf"max_recv_token_num = {asked};.* Set it to 0 or 131072"):
+        plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=asked)
+    mended = plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=131072).capacity
+    assert (mended.chunk, mended.calls, mended.max_recv_token_num, mended.drops) == (1024, 2, 131072, False)
+    # Whoever accepts lost rows saves the memory, and with it a call.
+    lossy = plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=64, allow_token_drop=True).capacity
+    assert (lossy.chunk, lossy.calls, lossy.drops) == (2048, 1, True)
+    assert (
+        plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=131072, allow_token_drop=True).capacity.chunk
+        == 2048
+    )
+
+
 def test_b10_layers_that_agree_share_one_configuration() -> None:
     layers = [replace(DEEPSEEK_V3, name=f"model.layers.{i}.mlp.experts", index=i) for i in range(3, 61)]
     found = make_plan(EP16, layers, Options(profile="a3@9.2"))

@@ -34,6 +34,18 @@ ILLEGAL = {
         {},
         r"6 experts do not divide over 4 ranks.*\[1, 2, 3, 6\]",
     ),
+    "no rank number that the product lacks is proposed": (
+        replace(EP2, tensor_parallel=4),
+        LAYER,
+        {"profile": "a3@9.2"},
+        r"6 experts do not divide over 4 ranks.*data parallel from \[2\]",
+    ),
+    "absurdly many experts": (
+        replace(EP2, tensor_parallel=3),
+        replace(LAYER, num_experts=2**40),
+        {},
+        r"do not divide over 3 ranks.*\[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024\]",
+    ),
     "prefill context parallel": (
         replace(EP2, prefill_context_parallel=2),
         LAYER,

@@ -68,41 +68,53 @@ def _capacity(
     shares = engine.tensor_parallel if engine.expert_parallel else 1
     rows = max(1, -(-engine.max_num_batched_tokens // shares))
 
-    factor = limits_of(profile).receive_factor_int4.value
+    factor, asked = limits_of(profile).receive_factor_int4.value, options.max_recv_token_num
 
     def bound_of(tokens: int) -> int:
         return tokens * engine.ep_size * min(layer.topk, layer.num_experts // engine.ep_size)
 
-    def receive(tokens: int) -> int:
-        if options.max_recv_token_num or use_case is not UseCase.A8W4_INT or factor < 2:
-            return options.max_recv_token_num
+    def receive(tokens: int, limit: int) -> int:
+        if limit or use_case is not UseCase.A8W4_INT or factor < 2:
+            return limit
         # The combine of W4A8 counts packed rows there, two for each token; 0 would not do (op 9aa8113f8 mends it).
         return factor * bound_of(tokens)
 
-    def workspace(tokens: int) -> int:
-        buffer = buffer_facts(layer, use_case, padding, engine.ep_size, tokens, receive(tokens), options)
+    def workspace(tokens: int, limit: int) -> int:
+        buffer = buffer_facts(layer, use_case, padding, engine.ep_size, tokens, receive(tokens, limit), options)
         width = padding.intermediate_hidden
         return workspace_bytes(
             profile, buffer, intermediate_hidden=width, use_case=use_case.value, shared_experts=shared.pieces
         )
 
-    found: list[Violation] = []
+    def least_workspace(tokens: int) -> int:
+        # A limit saves memory only where rows may be lost; else it must hold all that can come, and so decides nothing.
+        return workspace(tokens, asked if options.allow_token_drop and asked < bound_of(tokens) else 0)
+
     budget = int(options.workspace_budget_gib * GIB)
-    chunk = largest_chunk(rows, limits_of(profile).max_tokens.value, workspace, budget)
-    if not chunk:
-        chunk = 1
-        needed = f"at least {workspace(1) / GIB:.3f}"
-        remedy = "Raise workspace_budget_gib, or use more ranks."
-        found.append(Violation("options", f"workspace_budget_gib = {options.workspace_budget_gib:g}", needed, remedy))
-    calls = -(-rows // chunk)
-    chunk = -(-rows // calls)
-    bound, recv = bound_of(chunk), options.max_recv_token_num
-    if 0 < recv < bound and not options.allow_token_drop:
+    chunk = largest_chunk(rows, limits_of(profile).max_tokens.value, least_workspace, budget)
+    found = [] if chunk else [_budget(options, least_workspace(1))]
+    chunk = -(-rows // -(-rows // max(chunk, 1)))
+    bound, needed = bound_of(chunk), workspace(chunk, asked)
+    if 0 < asked < bound and not options.allow_token_drop:
         sum_ = f"{chunk} rows x {engine.ep_size} ranks x min({layer.topk}, {layer.num_experts // engine.ep_size})"
-        remedy = f"Set it to 0 or {bound}, lower --max-num-batched-tokens, or accept lost rows with allow_token_drop."
-        found.append(Violation("options", f"max_recv_token_num = {recv}", f"0 or at least {bound} = {sum_}", remedy))
+        found.append(_receive(options, f"0 or at least {bound} = {sum_}", bound))
+    elif asked > bound and not found and needed > budget:
+        found.append(_receive(options, f"0 or {bound}: no more can come, and it needs {needed / GIB:.3f} GiB", bound))
     pad = _PADS[limits_of(profile).rows.value]
-    return Capacity(rows, chunk, calls, pad, receive(chunk), bound, workspace(chunk)), found
+    return Capacity(rows, chunk, -(-rows // chunk), pad, receive(chunk, asked), bound, needed), found
+
+
+def _budget(options: Options, least: int) -> Violation:
+    wanted = f"at least {least / GIB:.3f}"
+    got = f"workspace_budget_gib = {options.workspace_budget_gib:g}"
+    return Violation("options", got, wanted, "Raise workspace_budget_gib, or use more ranks.")
+
+
+def _receive(options: Options, wanted: str, bound: int) -> Violation:
+    remedy = f"Set it to 0 or {bound}"
+    if options.max_recv_token_num < bound:
+        remedy += ", lower --max-num-batched-tokens, or accept lost rows with allow_token_drop"
+    return Violation("options", f"max_recv_token_num = {options.max_recv_token_num}", wanted, f"{remedy}.")
 
 
 def _plan(

@@ -9,14 +9,18 @@ from vllm_megamoe.plan.activation import ACTIVATIONS
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.violation import Violation
+from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile
+
+_MOST = 1024
+"""No profile takes more ranks (docs/limits.md)."""
 
 Rule = Callable[[EngineFacts, MoeFacts, Profile, Options], Iterator[Violation]]
 
 
 def parallel(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options) -> Iterator[Violation]:
     """The operator is expert parallel only: each rank holds whole experts, the same number on every rank."""
-    del profile, options
+    del options
     ranks = engine.tensor_parallel * engine.data_parallel
     if ranks > 1 and not engine.expert_parallel:
         yield Violation(
@@ -26,7 +30,8 @@ def parallel(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Op
             "Add --enable-expert-parallel.",
         )
     if engine.ep_size > 1 and layer.num_experts % engine.ep_size:
-        legal = [n for n in range(1, layer.num_experts + 1) if layer.num_experts % n == 0]
+        sizes = limits_of(profile).ep_sizes.value
+        legal = [n for n in range(1, min(layer.num_experts, _MOST) + 1) if layer.num_experts % n == 0 and n in sizes]
         yield Violation(
             layer.name,
             f"{layer.num_experts} experts do not divide over {engine.ep_size} ranks",
