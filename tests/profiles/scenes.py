@@ -202,6 +202,19 @@ def created_while_capturing(profile: str) -> str:
         return attempt(Scene(profile, "a16w16"))[1]
 
 
+def judged_later(profile: str, mb: str) -> str:
+    """A buffer that was made without a profile, called under one: the error of the call."""
+    with settings(profile="none"):
+        buffer = get_symm_buffer_for_mega_moe(dist.new_group([0, 1]), **buffer_arguments("a16w16", DEMO))
+    with pytest.MonkeyPatch.context() as patch, settings(profile=profile, timeout_s=30):
+        patch.setenv("HCCL_BUFFSIZE", mb)
+        try:
+            mega_moe(**call_arguments("a16w16", DEMO, dist.get_rank()), sym_buffer=buffer)
+        except ValueError as e:
+            return str(e)
+    return ""
+
+
 def other_profiles(profiles: list[str]) -> str:
     """A call for which each rank has a profile of its own: the error."""
     scene = Scene(profiles[dist.get_rank()], "a16w16")

@@ -76,6 +76,13 @@ def test_creation_while_a_graph_is_captured(two_ranks: World) -> None:
         assert "a call while a graph is captured; wanted no graph capture" in text
 
 
+def test_a_call_is_judged_by_its_own_profile(two_ranks: World) -> None:
+    # the layer needs 11 MB in each direction: 10 MiB, 512 KiB of flags, and tables and rows below 100 KiB
+    assert two_ranks.run(scenes.judged_later, [("a3@9.2", "11")] * 2) == ["", ""]
+    for text in two_ranks.run(scenes.judged_later, [("a3@9.2", "10")] * 2):
+        assert re.match(r"ccl_buffer_size=20971520; wanted at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ", text)
+
+
 def test_ranks_have_one_profile(two_ranks: World) -> None:
     first, second = two_ranks.run(scenes.other_profiles, [(["a2@9.1", "a3@9.1"],)] * 2)
     assert "profile is a2@9.1 here and a3@9.1 on rank 1" in first

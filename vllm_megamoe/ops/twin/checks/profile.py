@@ -118,10 +118,16 @@ def call_facts(call: Call, rows: tuple[int, ...] = (), received: tuple[int, ...]
         activation=raw.activation,
         activation_clamp=raw.clamp,
         activation_params=raw.params,
-        ccl_buffer_size=call.buffer.ccl_buffer_size or None,
+        ccl_buffer_size=_window_of(call),
         rows_of_ranks=rows,
         received_rows=received,
     )
+
+
+def _window_of(call: Call) -> int:
+    """The buffer's window; of a buffer that was made without a profile, what the call's product would have given it."""
+    buffer, profile = call.buffer, call.config.found_profile
+    return buffer.ccl_buffer_size or window_bytes(profile, buffer.created or buffer_facts(buffer))
 
 
 def window_bytes(profile: Profile, buffer: BufferFacts) -> int:
