@@ -73,4 +73,4 @@ def activation_params(profile: Profile, limits: Limits, buffer: BufferFacts, cal
 
 def _as_passed_on(value: float) -> float:
     """As float32, which the operator's attributes are: 1e-50 is 0 there, and 1e39 is infinite."""
-    return c_float(value).value
+    return c_float(float(value)).value
