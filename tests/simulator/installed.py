@@ -25,6 +25,8 @@ def refusal(function: Any, *arguments: Any) -> str:
 def formats() -> dict[str, Any]:
     """Whether formats survive what vllm-ascend does with its weights."""
     stack = torch.arange(3 * 64 * 96, dtype=torch.int32).to(torch.int8).view(3, 64, 96)
+    on = torch_npu.npu.config.allow_internal_format
+    torch_npu.npu.config.allow_internal_format = False
     plain = torch_npu.npu_format_cast(stack, NZ)
     off = torch_npu.get_npu_format(plain)
     torch_npu.npu.config.allow_internal_format = True
@@ -36,6 +38,7 @@ def formats() -> dict[str, Any]:
     parts = [part.clone().view(torch.int32) for part in layer.weight.data.unbind(0)]
     back = [torch_npu.npu_format_cast(part.view(torch.int8), 2) for part in parts]
     return {
+        "on": on,
         "off": off,
         "parameter": torch_npu.get_npu_format(layer.weight),
         "same object": id(layer.weight) == before and layer.weight is dict(layer.named_parameters())["weight"],

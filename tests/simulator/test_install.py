@@ -35,6 +35,7 @@ def alone() -> dict[str, Any]:
 
 def test_formats_go_with_tensors(alone: dict[str, Any]) -> None:
     assert alone["formats"] == {
+        "on": True,
         "off": 2,  # without allow_internal_format a cast does nothing
         "parameter": 29,
         "same object": True,

@@ -34,7 +34,8 @@ class TorchNpu(ModuleType):
 def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
     """`torch_npu` and the modules below it, by their names in sys.modules."""
     package = TorchNpu("torch_npu", "Simulated by vllm_megamoe.simulator.")
-    formats = Formats()
+    # vllm-ascend relies on a build that has them on: it casts and never sets the switch.
+    formats = Formats(allowed=True)
     npu.config = formats.config  # type: ignore[attr-defined]
     place = str(Path(__file__).parents[1] / "on_path" / "torch_npu" / "__init__.py")
     values: dict[str, Any] = {

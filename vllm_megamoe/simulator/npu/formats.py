@@ -14,13 +14,16 @@ _BASE_FORMATS = {4: 0, 5: 30}
 class Formats:
     """The format functions of one torch_npu.
 
+    Args:
+        allowed: whether casts to block formats are on from the start. Builds of torch_npu differ in it; where they are
+            off, such a cast does nothing, and says nothing.
+
     Attributes:
-        config: `torch_npu.npu.config`. `allow_internal_format` is off, as builds of torch_npu have it: a cast to a
-            block format then does nothing, and says nothing.
+        config: `torch_npu.npu.config`.
     """
 
-    def __init__(self) -> None:
-        self.config = SimpleNamespace(allow_internal_format=False)
+    def __init__(self, *, allowed: bool) -> None:
+        self.config = SimpleNamespace(allow_internal_format=allowed)
 
     def npu_format_cast(self, input: Tensor, acl_format: int) -> Tensor:
         """The tensor in another format."""

@@ -8,7 +8,7 @@ from vllm_megamoe.simulator.npu.formats import Formats
 def make_small_torch_npu() -> ModuleType:
     """A module that stands in no import path."""
     module = ModuleType("torch_npu", "Simulated by vllm_megamoe.simulator.")
-    formats = Formats()
+    formats = Formats(allowed=False)
     names = {
         "npu_format_cast": formats.npu_format_cast,
         "get_npu_format": formats.get_npu_format,
