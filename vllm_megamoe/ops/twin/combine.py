@@ -36,7 +36,7 @@ class Slots:
         if len(self.returned):
             rows = form.unpack(self.returned[place.flatten()]).view(*place.shape, form.hidden)
         else:
-            rows = torch.zeros(*place.shape, form.hidden)
+            rows = torch.zeros(*place.shape, form.hidden, dtype=torch.float32)
         if self.stale is None:
             return rows
         old = self.stale_rows.expand(self.place.numel(), -1).view(*self.place.shape, -1)
@@ -54,7 +54,7 @@ def weighted_sum(slots: Slots, form: RowForm, weights: Tensor | None) -> Tensor:
     tokens, width = slots.place.shape
     counts = slots.filled if slots.stale is None else slots.filled | slots.stale
     everywhere = bool(counts.all())
-    total = torch.zeros(tokens, form.hidden)
+    total = torch.zeros(tokens, form.hidden, dtype=torch.float32)
     step = max(1, CHUNK_ELEMENTS // (width * form.hidden))
     for start in range(0, tokens, step):
         stop = min(start + step, tokens)

@@ -18,7 +18,7 @@ EXACT_K = {AclDtype.INT8: 1 << 10, AclDtype.INT4: 1 << 18}
 
 def dense(x: Tensor, weights: Weights, expert: int) -> Tensor:
     """float32 [n, K] x stored BF16 or float32 [K, N] -> float32 [n, N]."""
-    out = torch.empty(len(x), weights.outputs)
+    out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
     for start, stop, block in pieces(weights, expert, "twos_complement"):
         torch.mm(x, block[:, : stop - start], out=out[:, start:stop])
     return out
@@ -48,7 +48,7 @@ def _exact(digits: Tensor, block: Tensor, exact_k: int) -> Tensor:
 
 def mx(x: Tensor, weights: Weights, expert: int) -> Tensor:
     """float32 [n, K] x stored MX codes [N, K] with their scales -> float32 [n, N]."""
-    out = torch.empty(len(x), weights.outputs)
+    out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
     x = _arrange(x, weights)
     for start, stop, block in pieces(weights, expert, "twos_complement"):
         torch.mm(x, block.t(), out=out[:, start:stop])

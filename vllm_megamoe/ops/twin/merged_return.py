@@ -82,7 +82,7 @@ def merge_rows(rows: Tensor, group: Tensor, k: Tensor, weights: Tensor | None, g
         weights: float32 [n, 1], None when the rows carry them already.
         groups: number of merged rows.
     """
-    total = torch.zeros(groups, rows.shape[1])
+    total = torch.zeros(groups, rows.shape[1], dtype=torch.float32)
     if not len(rows):
         return total
     order = torch.argsort(group * (int(k.max()) + 1) + k)

@@ -42,7 +42,7 @@ def old_rows(call: Call, slots: bool = True) -> Tensor:
     rule = call.config.numerics.stale_slots
     if rule == "old" and slots:
         return _memory(call)[: call.sent.numel()]
-    return torch.full((1, call.hidden), torch.nan if rule == "nan" else 0.0)
+    return torch.full((1, call.hidden), torch.nan if rule == "nan" else 0.0, dtype=torch.float32)
 
 
 def remember(call: Call, pairs: Tensor, rows: Callable[[], Tensor]) -> None:
@@ -55,8 +55,8 @@ def _memory(call: Call) -> Tensor:
     """float32 [>= T * K, H] of the buffer, zero where nothing ever landed."""
     held, needed = call.buffer.old_slots, call.sent.numel()
     if held is None or held.shape[1] != call.hidden:
-        held = torch.zeros(0, call.hidden)
+        held = torch.zeros(0, call.hidden, dtype=torch.float32)
     if len(held) < needed:
-        held = torch.cat([held, torch.zeros(needed - len(held), call.hidden)])
+        held = torch.cat([held, torch.zeros(needed - len(held), call.hidden, dtype=torch.float32)])
     call.buffer.old_slots = held
     return held
