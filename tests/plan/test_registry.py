@@ -1,5 +1,9 @@
 """Models taught from outside."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +69,51 @@ def test_a_wrong_result_is_named(result: Any, named: str) -> None:
 def test_a_wrong_call_is_refused(architecture: Any, fn: Any) -> None:
     with pytest.raises(ConfigError, match=r"register_model_facts.*wanted"):
         register_model_facts(architecture, fn)
+
+
+def test_a_function_that_fails_is_named() -> None:
+    register_model_facts("MyMoeForCausalLM", lambda config: [replace(LAYER, topk=config["experts_per_token"])])
+    with pytest.raises(ConfigError, match=r"'MyMoeForCausalLM' failed: KeyError\('experts_per_token'\)") as caught:
+        read_layers({"architectures": ["MyMoeForCausalLM"]})
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+PACKAGE = """
+from vllm_megamoe.plan import register_model_facts
+from vllm_megamoe.plan.facts import MoeFacts
+
+
+def teach():
+    register_model_facts("PkgMoeForCausalLM", read)
+
+
+def read(config):
+    return [MoeFacts("decoder.0.moe", config["n"], topk=2, hidden=96, intermediate_hidden=40)]
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def install(value: str) -> None:
+        (tmp_path / "teaching_package.py").write_text(PACKAGE)
+        info = tmp_path / "teaching_package-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: teaching-package\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[vllm_megamoe.model_facts]\nmine = {value}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(registry, "_load_entry_points", cache(registry._load_entry_points.__wrapped__))
+
+    return install
+
+
+def test_an_installed_package_teaches(installed: Callable[[str], None]) -> None:
+    installed("teaching_package:teach")
+    for _ in range(2):
+        (layer,) = read_layers({"architectures": ["PkgMoeForCausalLM"], "n": 6})
+        assert (layer.num_experts, layer.hidden) == (6, 96)
+
+
+def test_an_installed_package_that_fails_is_named(installed: Callable[[str], None]) -> None:
+    installed("teaching_package:learn")
+    with pytest.raises(ConfigError, match=r"'mine' = 'teaching_package:learn' of vllm_megamoe\.model_facts"):
+        read_layers({"architectures": ["PkgMoeForCausalLM"], "n": 6})

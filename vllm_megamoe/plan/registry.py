@@ -1,10 +1,19 @@
-"""Models taught from outside: how a plug-in or a user makes an unknown architecture known to the plan."""
+"""Models taught from outside: how a plug-in or a user makes an unknown architecture known to the plan.
 
+A package names a function without arguments that calls `register_model_facts` as entry point of the group
+`vllm_megamoe.model_facts`; it is run before the first model is read, in the server and in `vllm-megamoe plan` alike.
+"""
+
+import functools
+import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
+
+ENTRY_POINTS = "vllm_megamoe.model_facts"
+"""Group of entry points that teach models."""
 
 ReadFacts = Callable[[Mapping[str, Any]], Iterable[MoeFacts]]
 """From config.json as a mapping to the facts of each MoE layer, in order; empty for a dense model."""
@@ -41,9 +50,39 @@ def register_model_facts(architecture: str, fn: ReadFacts) -> None:
 
 
 def taught(architecture: str) -> Callable[[Mapping[str, Any]], tuple[MoeFacts, ...]] | None:
-    """The function for an architecture, with its result checked; None where none was registered."""
+    """The function for an architecture, with its result checked; None where none was registered.
+
+    Raises:
+        ConfigError: an entry point of an installed package fails; from the function, when it fails or returns something
+            else than facts.
+    """
+    _load_entry_points()
     fn = _TAUGHT.get(architecture)
-    return None if fn is None else lambda config: _checked(architecture, fn(config))
+    return None if fn is None else functools.partial(_call, architecture, fn)
+
+
+@functools.cache
+def _load_entry_points() -> None:
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()()
+        except Exception as error:
+            raise ConfigError(
+                f"entry point {point.name!r} = {point.value!r} of {ENTRY_POINTS}: {error!r}; wanted a function without "
+                "arguments that calls register_model_facts. Mend or uninstall its package."
+            ) from error
+
+
+def _call(architecture: str, fn: ReadFacts, config: Mapping[str, Any]) -> tuple[MoeFacts, ...]:
+    try:
+        return _checked(architecture, fn(config))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"The function registered for {architecture!r} failed: {error!r}; wanted MoeFacts for this config. Mend "
+            "it, or correct the config."
+        ) from error
 
 
 def _checked(architecture: str, result: object) -> tuple[MoeFacts, ...]:
