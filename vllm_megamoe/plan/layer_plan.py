@@ -10,6 +10,7 @@ from vllm_megamoe.plan.padding import Padding
 from vllm_megamoe.plan.shared import SharedPlan
 from vllm_megamoe.profiles.call_facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.sizes import weight_bytes
 from vllm_megamoe.profiles.use_cases import UseCase
 
 
@@ -62,6 +63,13 @@ class LayerPlan:
     def experts_per_rank(self) -> int:
         """Routed experts that a rank holds."""
         return self.buffer.experts_per_rank
+
+    @property
+    def padding_bytes(self) -> int:
+        """Bytes of this layer's operands on a rank that zero-padding adds."""
+        experts, sizes, name = self.experts_per_rank + self.shared.pieces, self.padding, self.use_case.value
+        padded = weight_bytes(name, experts, sizes.hidden, sizes.intermediate_hidden)
+        return padded - weight_bytes(name, experts, sizes.hidden_was, sizes.intermediate_was)
 
     @property
     def num_max_tokens_per_rank(self) -> int:

@@ -72,8 +72,10 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
     )
     yield (
         f"  experts {facts.num_experts} ({layer.experts_per_rank} on a rank), topk {facts.topk}, hidden "
-        f"{facts.hidden}, intermediate_hidden {facts.intermediate_hidden}, padding {layer.padding}"
+        f"{facts.hidden}, intermediate_hidden {facts.intermediate_hidden}"
     )
+    added = layer.padding_bytes * len(layers) / _GIB
+    yield f"  padding: {layer.padding}{f', {added:.3f} GiB of a rank in {len(layers)} layer(s)' if added else ''}"
     yield f"  shared experts: {layer.shared}"
     window = f", window {layer.window_bytes / _MIB:.1f} MiB" if layer.window_bytes else ""
     hccl = f", HCCL_BUFFSIZE at least {layer.hccl_buffsize_mb}" if layer.hccl_buffsize_mb is not None else ""

@@ -7,7 +7,6 @@ from vllm_megamoe.cli.report.schema import ActivationReport, GroupReport, Paddin
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
 from vllm_megamoe.plan.screen import kinds, layer_numbers, number_runs
-from vllm_megamoe.profiles.sizes import weight_bytes
 
 
 def make_groups(plan: Plan, layers: Sequence[MoeFacts]) -> tuple[GroupReport, ...]:
@@ -73,14 +72,11 @@ def _padding(layers: list[LayerPlan]) -> PaddingReport | None:
     first, padding = layers[0], layers[0].padding
     if not padding:
         return None
-    experts = first.experts_per_rank + first.shared.pieces
-    before = weight_bytes(first.use_case.value, experts, padding.hidden_was, padding.intermediate_was)
-    after = weight_bytes(first.use_case.value, experts, padding.hidden, padding.intermediate_hidden)
     return PaddingReport(
         hidden=padding.hidden,
         intermediate_hidden=padding.intermediate_hidden,
         overhead=round(padding.overhead, 4),
-        bytes_per_rank=(after - before) * len(layers),
+        bytes_per_rank=first.padding_bytes * len(layers),
     )
 
 
