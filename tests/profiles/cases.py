@@ -528,14 +528,30 @@ case(
     [LEGAL, routed(format1=NZ, format2=NZ)],
     [routed(format1=NZ), routed(format2=C0_32)],
     BOTH + "ND and ND or FRACTAL_NZ and FRACTAL_NZ with",
+    "misreads others",
 )
-case("format", NINES, [TWO_BYTES], [TWO_BYTES | routed(format1=NZ, format2=NZ)], BOTH + "ND and ND with")
+case(
+    "format",
+    NINES,
+    [TWO_BYTES],
+    [TWO_BYTES | routed(format1=NZ, format2=NZ)],
+    BOTH + "ND and ND with",
+    "misreads others",
+)
 case(
     "format",
     NINES,
     [A8W4],
-    [A8W4 | routed(format1=NZ), A8W4 | routed(format1=ND), A8W4 | routed(format2=NZ)],
+    [A8W4 | routed(format1=NZ), A8W4 | routed(format1=ND)],
     BOTH + "FRACTAL_NZ_C0_32 and FRACTAL_NZ_C0_32 with",
+)
+case(
+    "format",
+    NINES,
+    [A8W4],
+    [A8W4 | routed(format2=NZ)],
+    BOTH + "FRACTAL_NZ_C0_32 and FRACTAL_NZ_C0_32 with",
+    "misreads others",
 )
 case(
     "format",
@@ -543,6 +559,7 @@ case(
     [A4W4],
     [A4W4 | routed(format1=ND), A4W4 | routed(format1=C0_32), A4W4 | routed(format2=NZ)],
     BOTH + "FRACTAL_NZ and FRACTAL_NZ_C0_32 with",
+    "misreads others",
 )
 case(
     "layout",
@@ -647,6 +664,7 @@ case(
     [shared(format1=NZ, format2=NZ)],
     [shared(format1=NZ)],
     "shared_l1_weights, shared_l2_weights=FRACTAL_NZ and ND; wanted ND and ND or",
+    "misreads others",
 )
 case(
     "shared-format",
@@ -654,6 +672,7 @@ case(
     [shared(**four_bits)],
     [shared(**four_bits | {"format1": NZ})],
     "shared_l1_weights, shared_l2_weights=FRACTAL_NZ and FRACTAL_NZ_C0_32; wanted FRACTAL_NZ_C0_32",
+    "misreads others",
 )
 case(
     "shared-intermediate",

@@ -12,6 +12,7 @@ from oracle.case import Case
 from simulator.scenes import Result, Simulated, inputs, layer, simulate, twin
 from torch import distributed as dist
 
+from vllm_megamoe.layout import AclFormat, format_cast
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, settings
 from vllm_megamoe.simulator import deviations
 
@@ -171,6 +172,25 @@ def shown_mixed_list(rank: int, name: str) -> bool:
 def tried_mixed_list(rank: int, name: str) -> None:
     case = layer("a8w8-int")
     twin(name, case, rank, **mixed_list(case, rank))
+
+
+def other_format(case: Case, rank: int, which: str, fmt: AclFormat) -> dict[str, list[torch.Tensor]]:
+    """One of the two weights in another format than the operator has a kernel for."""
+    return {which: [format_cast(weight, fmt) for weight in inputs(case, rank)[which]]}
+
+
+def shown_other_format(rank: int, name: str, use_case: str, which: str, fmt: AclFormat) -> bool:
+    case = layer(use_case)
+    form = other_format(case, rank, which, fmt)
+    # The bytes are the right ones, so the twin computes the right rows.
+    want = twin("none", case, rank, **form)
+    got = simulate(name, case, rank, **form)
+    return differs(got, want) and got.counts == want.counts and not differs(want, simulate(name, case, rank))
+
+
+def tried_other_format(rank: int, name: str, use_case: str, which: str, fmt: AclFormat) -> None:
+    case = layer(use_case)
+    twin(name, case, rank, **other_format(case, rank, which, fmt))
 
 
 # Arguments that nobody reads

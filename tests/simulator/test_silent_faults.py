@@ -8,6 +8,8 @@ import pytest
 from simulator import faults
 from spawn import Failure, World
 
+from vllm_megamoe.layout import AclFormat
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -55,6 +57,14 @@ PAIRS = [
         faults.tried_shared_experts,
         ("shared_l1_weights=1 experts", SILENT),
         ("a8w8-int",),
+    ),
+    *(
+        Pair("950@9.2", faults.shown_other_format, faults.tried_other_format, ("l1_weights, l2_weights=", SILENT), form)
+        for form in (
+            ("a8w8-fp", "l2_weights", AclFormat.FRACTAL_NZ),
+            ("a4w4-fp", "l1_weights", AclFormat.FRACTAL_NZ_C0_16),
+            ("a4w4-fp", "l2_weights", AclFormat.FRACTAL_NZ),
+        )
     ),
     Pair("950@9.2", faults.shown_bias, faults.tried_bias, ("l1_bias",)),
     *(Pair(name, faults.shown_overflow, faults.tried_overflow, ("max_recv_token_num=16", SILENT)) for name in A2_A3),

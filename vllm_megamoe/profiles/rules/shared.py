@@ -58,7 +58,8 @@ def shared_format(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
     """Formats of their own type."""
     if call.shared is None or not limits.max_shared_experts.value:
         return None
-    return wrong_format("shared_l1_weights, shared_l2_weights", call.shared, _out(buffer, call), limits)
+    name = "shared_l1_weights, shared_l2_weights"
+    return wrong_format(name, call.shared, _out(buffer, call), profile, limits)
 
 
 @call_rule("shared-layout")

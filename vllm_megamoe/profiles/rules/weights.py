@@ -39,8 +39,11 @@ def wrong_use_case(name: str, weights: WeightFacts, out: str | None, profile: Pr
     return Broken(name, value, f"the types of one of {cases}", cell.source, remedy, silent)
 
 
-def wrong_format(name: str, weights: WeightFacts, out: str | None, limits: Limits) -> Broken | None:
-    """What is wrong with the weights' storage formats."""
+def wrong_format(name: str, weights: WeightFacts, out: str | None, profile: Profile, limits: Limits) -> Broken | None:
+    """What is wrong with the weights' storage formats.
+
+    950 of 2026-08 looks at one of them, the first weight of A8W4-FP; the source of 2026-09 looks at all.
+    """
     pair = (None if out == "BF16" else out, weights.element1)
     allowed, found = limits.formats.value.get(pair, ()), (weights.format1, weights.format2)
     if not allowed or found in allowed:
@@ -49,6 +52,9 @@ def wrong_format(name: str, weights: WeightFacts, out: str | None, limits: Limit
     silent = ""
     if weights.element1 == "INT4" and weights.carrier == "INT32":
         silent = "it takes int32 memory for FRACTAL_NZ whatever it is, and misreads rows"
+    looked_at = name.startswith("l1") and pair == ("FLOAT8_E4M3FN", _FP4) and found[0] != allowed[0][0]
+    if profile.name == "950@9.2" and not looked_at:
+        silent = "before 2026-09 it takes the formats for granted that go with the first weight's, and misreads others"
     remedy = "Cast both weights with format_cast (on the device torch_npu.npu_format_cast)."
     return Broken(name, f"{found[0]} and {found[1]}", wanted, limits.formats.source, remedy, silent)
 
@@ -62,7 +68,7 @@ def use_case(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFa
 @call_rule("format")
 def weight_format(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Storage formats of both weights."""
-    return wrong_format("l1_weights, l2_weights", call.routed, buffer.dispatch_quant_out_dtype, limits)
+    return wrong_format("l1_weights, l2_weights", call.routed, buffer.dispatch_quant_out_dtype, profile, limits)
 
 
 @call_rule("layout")
