@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from engines import EAGER, MEGAMOE, TP2, Engines
 
-pytestmark = pytest.mark.engine
+# tests/families has such controls on two ranks in every run; this one adds experts that change places.
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 DAMAGE = ["scaled", "reduced twice", "swapped"]
 

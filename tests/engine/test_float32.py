@@ -31,9 +31,9 @@ RUNS = {
 }
 
 
-# Two ranks in eager mode also run in test_controls, against the same baseline.
+# In eager mode tests/families serves this model on one rank and on two in every run.
 @pytest.mark.parametrize(
-    "run", [pytest.param(run, marks=pytest.mark.full if run == "tensor parallel 2, eager" else ()) for run in RUNS]
+    "run", [pytest.param(run, marks=pytest.mark.full if run.endswith("eager") else ()) for run in RUNS]
 )
 def test_same_tokens(
     run: str, engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: list[Any]
