@@ -1,5 +1,7 @@
 """Options are read word by word; every wrong word is named with the right one beside it."""
 
+import json
+
 import pytest
 
 from vllm_megamoe.errors import ConfigError
@@ -70,3 +72,11 @@ def test_products_without_the_operator_are_refused_by_name(product: str) -> None
 def test_a_misspelt_profile_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"profile='a3@9\.3'.*Did you mean 'a3@9\.2'"):
         Options.parse({"megamoe": {"profile": "a3@9.3"}})
+
+
+@pytest.mark.parametrize("name", ["max_padding_overhead", "workspace_budget_gib"])
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
+def test_a_bound_is_a_finite_number(name: str, value: str) -> None:
+    # Python's JSON, and so --additional-config, knows these words.
+    with pytest.raises(ConfigError, match=name):
+        Options.parse(json.loads(f'{{"megamoe": {{"{name}": {value}}}}}'))

@@ -35,14 +35,14 @@ class Options(BaseModel):
     use_case: UseCaseOption = "auto"
     requant: Literal["strict", "allow"] = "strict"
     """`strict` takes exact conversions only; `allow` consents to a lossy one."""
-    max_padding_overhead: float = Field(default=0.35, ge=0)
+    max_padding_overhead: float = Field(default=0.35, ge=0, allow_inf_nan=False)
     fuse_shared_experts: Literal["auto", "on", "off"] = "auto"
     combine_quant: Literal["none", "e5m2", "e4m3"] = "none"
     topk_weights_type: Literal[0, 1] = 0
     combine_comm_mode: Literal[0, 1] = 0
     max_recv_token_num: int = Field(default=0, ge=0)
     allow_token_drop: bool = False
-    workspace_budget_gib: float = Field(default=2.0, gt=0)
+    workspace_budget_gib: float = Field(default=2.0, gt=0, allow_inf_nan=False)
 
     @field_validator("profile")
     @classmethod
