@@ -122,3 +122,13 @@ def test_b23_950_refuses_a_second_configuration_on_a_communicator() -> None:
     open_handle("model.layers.1", replace(plan(), profile=other), seat)
     with pytest.raises(ConfigError, match=r"mtp.layers.0: its operator configuration .* differs from that of model"):
         open_handle("mtp.layers.0", replace(plan(num_experts=8), profile=other), seat)
+
+
+def test_a_name_that_came_back_with_another_group_gets_storage_of_its_own(made: list[Storage]) -> None:
+    """Another engine in the same process: its group has the old name, the old buffer the old group."""
+    old, new = replace(ALONE, group=Group()), replace(ALONE, group=Group())
+    first = open_handle("layer", plan(), old)
+    second = open_handle("layer", plan(), new)
+    assert first.buffer is not second.buffer
+    assert [storage.group for storage in made] == [old.group, new.group]
+    assert open_handle("another", plan(), new).buffer is second.buffer
