@@ -228,6 +228,29 @@ def tried_bias(rank: int, name: str) -> None:
     twin(name, layer("a8w8-fp"), rank, **some_bias())
 
 
+def short_scales(case: Case, rank: int) -> dict[str, list[torch.Tensor]]:
+    """Channel scales of the first layer's gate half alone."""
+    return {"l1_weights_sf": [scale[:1024].contiguous() for scale in inputs(case, rank)["l1_weights_sf"]]}
+
+
+def shown_short_scales(rank: int, name: str, use_case: str) -> bool:
+    case = layer(use_case)
+    got, want = simulate(name, case, rank, **short_scales(case, rank)), twin("none", case, rank)
+    return differs(got, want) and got.counts == want.counts
+
+
+def tried_short_scales(rank: int, name: str, use_case: str) -> None:
+    case = layer(use_case)
+    twin(name, case, rank, **short_scales(case, rank))
+
+
+def long_scales(rank: int, name: str) -> bool:
+    """More scales than channels: the kernel does not come to the others."""
+    case = layer("a8w8-int")
+    longer = {"l1_weights_sf": [torch.cat([scale, scale]) for scale in inputs(case, rank)["l1_weights_sf"]]}
+    return not differs(simulate(name, case, rank, **longer), twin("none", case, rank))
+
+
 # Capacity
 
 

@@ -66,6 +66,10 @@ PAIRS = [
             ("a4w4-fp", "l2_weights", AclFormat.FRACTAL_NZ),
         )
     ),
+    *(
+        Pair(name, faults.shown_short_scales, faults.tried_short_scales, ("l1_weights_sf.shape=[1024]",), (use_case,))
+        for name, use_case in (("a2@9.1", "a8w8-int"), ("a3@9.2", "a8w4-int"))
+    ),
     Pair("950@9.2", faults.shown_bias, faults.tried_bias, ("l1_bias",)),
     *(Pair(name, faults.shown_overflow, faults.tried_overflow, ("max_recv_token_num=16", SILENT)) for name in A2_A3),
     *(
@@ -133,6 +137,10 @@ def test_masked_rows_hold_another_layers_data(name: str, two_ranks: World) -> No
     assert two_ranks.run(faults.strided_ids, [(0, name), (1, name)]) == [True, True]
     nan = [mask == 0 for mask in faults.MASK]
     assert two_ranks.run(faults.masked_by_twin, [(0, name), (1, name)]) == [(nan, True), (nan, True)]
+
+
+def test_scales_beyond_the_last_channel_are_not_read(two_ranks: World) -> None:
+    assert two_ranks.run(faults.long_scales, [(0, "a3@9.2"), (1, "a3@9.2")]) == [True, True]
 
 
 def test_ids_of_minus_one_leave_the_old_row(two_ranks: World) -> None:

@@ -20,6 +20,7 @@ from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.arguments import DtypeArgument, OperatorArguments, Tensors
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
 from vllm_megamoe.simulator.kernel.blocks_950 import as_kernel_reads, kernel_formats
+from vllm_megamoe.simulator.kernel.channel_scales import read_scales
 from vllm_megamoe.simulator.kernel.clamp import device_activation, read_clamp
 from vllm_megamoe.simulator.kernel.fp4_as_fp8 import without_fp4
 from vllm_megamoe.simulator.kernel.relabel import as_first_entry, int32_as_blocks
@@ -119,6 +120,7 @@ def _weights(a: OperatorArguments, profile: Profile, wrong: Deviations) -> list[
         weights = list(tensors or ())
         if profile.is_a2_a3 and weights:
             weights = int32_as_blocks(as_first_entry(weights))
+            scales = read_scales(scales or (), weights, declared)
         if profile.name == "950@9.2":
             weights = as_kernel_reads(weights, kernel_formats(a)["l2" in name])
         made.append(_raw(name, weights, _scales(scales if weights else None, wrong), list(biases or ()), declared))
