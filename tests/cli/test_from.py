@@ -120,3 +120,16 @@ def test_no_line_at_all(model: str) -> None:
     found = run("plan", model, "--from", "python train.py")
     assert found.exit_code == 2
     assert "starts no vLLM server" in found.stderr
+
+
+def test_sizes_beside_the_line_win_over_its_own(model: str) -> None:
+    line = f"vllm serve {model} -tp 2 --max-num-batched-tokens 512 -q megamoe"
+    given = ("--tp", "4", "--dp", "2", "--max-num-batched-tokens", "1024", "--dtype", "float32")
+    found = report("--from", line, *given)
+    assert steps(found)["set"] == ["--tensor-parallel-size 4", "--max-num-batched-tokens 1024"]
+    assert steps(found)["add"] == ["--data-parallel-size 2", "--dtype float32", "--enable-expert-parallel"]
+    engine = found["engine"]
+    assert (engine["tensor_parallel"], engine["data_parallel"], engine["max_num_batched_tokens"]) == (4, 2, 1024)
+    assert engine["dtype"] == "float32"
+    # The line that says the same needs none of it.
+    assert report("--from", found["command"], *given)["corrections"] == []

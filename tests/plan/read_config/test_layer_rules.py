@@ -107,6 +107,7 @@ def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> N
         ("JambaForCausalLM", {"expert_layer_period": 0}, "expert_layer_period = 0"),
         ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("nan")}, "routed_scaling_factor = nan"),
         ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("inf")}, "routed scaling factor is inf"),
+        ("DeepseekV4ForCausalLM", {"swiglu_limit": -10}, "swiglu_limit = -10.0; wanted a clamp above 0"),
         ("DeepseekV3ForCausalLM", {"n_shared_experts": -1}, "mlp.experts are -48 wide"),
         ("Step3p5ForCausalLM", {"moe_top_k": 2, "swiglu_limits": [0, 7, "no"] * 3}, r"swiglu_limits\[2\] = 'no'"),
     ],

@@ -12,6 +12,7 @@ from vllm_megamoe.cli.report.sizes import hccl_of, memory_of, wire_of
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.correct import correct_line
 from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
+from vllm_megamoe.cli.serve_line.given import set_given
 from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.cli.serve_line.read import read_line
 from vllm_megamoe.cli.serve_line.step import Step
@@ -113,8 +114,9 @@ def _dtype(model: Model, request: Request) -> str:
 
 
 def _from_line(model: Model, request: Request, line: ServeLine) -> _Setting:
-    given = read_engine(line, model.dtype, request.max_num_batched_tokens or DEFAULT_TOKENS)
-    line, steps = correct_line(line, given, request.options)
+    line, sizes = set_given(line, request)
+    given = read_engine(line, model.dtype, DEFAULT_TOKENS)
+    line, steps = correct_line(line, given, request.options, sizes)
     engine = read_engine(line, model.dtype, given.max_num_batched_tokens)
     config = line.additional_config()
     profile_named = line.variable(PROFILE_VARIABLE)

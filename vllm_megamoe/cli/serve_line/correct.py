@@ -1,7 +1,7 @@
 """Bring a command line to what `--quantization megamoe` needs, each change with its reason."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,18 +28,21 @@ _GO_WITH = {
 }
 
 
-def correct_line(line: ServeLine, engine: EngineFacts, options: Mapping[str, Any]) -> _Change:
+def correct_line(
+    line: ServeLine, engine: EngineFacts, options: Mapping[str, Any], before: Sequence[Step] = ()
+) -> _Change:
     """Change the flags.
 
     Args:
         line: as the user wrote it.
         engine: what it says.
         options: megamoe options that were given beside it; they win over those of the line.
+        before: steps that were taken already.
 
     Returns:
         The corrected line and the steps, in the order drop, add, set.
     """
-    steps: list[Step] = []
+    steps = list(before)
     for change in (_features, _placement, _context_parallel, _quantization, _experts, _dtype):
         line, found = change(line, engine)
         steps += found

@@ -33,7 +33,7 @@ def clamped(keys: Keys, layer: int) -> ActivationFacts:
 
 def deepseek_v4(keys: Keys, layer: int) -> ActivationFacts:
     """As `clamped`; a config without `swiglu_limit` means 10, the default of the model's config class (deepseek_v4)."""
-    return ActivationFacts(hidden_act(keys, layer).name, no_clamp(keys.number("swiglu_limit", default=10.0)))
+    return ActivationFacts(hidden_act(keys, layer).name, keys.bound("swiglu_limit", default=10.0))
 
 
 def gelu_tanh(keys: Keys, layer: int) -> ActivationFacts:
@@ -55,7 +55,7 @@ def minimax_m3(keys: Keys, layer: int) -> ActivationFacts:
     """SwiGLU-OAI with separate halves; the defaults are those of vLLM's config class, which fills absent keys."""
     return ActivationFacts(
         "swigluoai_uninterleave",
-        limit=no_clamp(keys.number("swiglu_limit", default=7.0)),
+        limit=keys.bound("swiglu_limit", default=7.0),
         alpha=keys.number("swiglu_alpha", default=1.702),
         beta=keys.number("swiglu_beta", default=1.0),
     )

@@ -45,9 +45,12 @@ class Keys:
         """A list of numbers, one for each layer; null for a layer without."""
         return [None if value is None else _number(f"{name}[{i}]", value) for i, value in enumerate(self.items(name))]
 
-    def bound(self, *names: str) -> float | None:
+    def bound(self, *names: str, default: float = 0.0) -> float | None:
         """A clamp: None where the config has none, 0 or infinity, which all mean no clamp."""
-        return no_clamp(self.number(*names, default=0.0))
+        limit = self.number(*names, default=default)
+        if limit < 0:
+            raise _wrong(names[0], limit, "a clamp above 0, or 0 for none")
+        return no_clamp(limit)
 
     def text(self, *names: str, default: str = "") -> str:
         """A string."""
