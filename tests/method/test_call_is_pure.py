@@ -153,3 +153,14 @@ def test_the_guards_see_a_fault(fault: str, recorder: Recorder, monkeypatch: pyt
     rows = rows_of(case, 0)
     with pytest.raises(AssertionError, match=r"imports math|the call runs"), no_imports(monkeypatch), NoHostReads():
         state.run(*rows)
+
+
+def test_router_weights_of_another_type_become_float32(recorder: Recorder) -> None:
+    """A2 and A3 read the bytes of BF16 weights as float32 (docs/limits.md, router weights)."""
+    case = make_case("a8w8-int", Shape(tokens=(9,)))
+    state = state_of(case, 0, plan_of(case, chunk=4, pad="dp_max"))
+    x, ids, weights = rows_of(case, 0)
+    state.run(x, ids, weights.to(torch.bfloat16))
+    passed = torch.cat([call[0][2] for call in recorder.calls])
+    assert passed.dtype == torch.float32
+    assert passed[:3].equal(weights.to(torch.bfloat16).float()[:3])

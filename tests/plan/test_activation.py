@@ -23,6 +23,11 @@ ROWS = {
         ActivationFacts("swigluoai", limit=7.0),
         ActivationPlan("swigluoai", 7.0, (("alpha", 1.702), ("beta", 1.0))),
     ),
+    # A factor of 0 is one, and not absent: the operator's own default would be 1.
+    "oai with beta 0": (
+        ActivationFacts("swigluoai_uninterleave", limit=7.0, alpha=0.0, beta=0.0),
+        ActivationPlan("swigluoai", 7.0, (("alpha", 0.0), ("beta", 0.0))),
+    ),
     "situ": (
         ActivationFacts("situ", beta=4.0, linear_beta=25.0),
         ActivationPlan("situglu", None, (("beta", 4.0), ("linear_beta", 25.0))),

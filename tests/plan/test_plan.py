@@ -33,6 +33,11 @@ def test_qwen3_30b_is_padded_on_a3() -> None:
     assert not plan(QWEN3_30B, profile="none").padding
 
 
+def test_float32_experts_of_the_twin_take_four_bytes() -> None:
+    found = plan(QWEN3_30B, replace(EP16, dtype="float32"), profile="none")
+    assert found.weight_bytes == 8 * 3 * 768 * 2048 * 4
+
+
 def test_deepseek_v3_needs_the_published_window() -> None:
     # Worked example of A3, ep 16, 256 tokens, bf16: 69,869,568 bytes of one half, 67 MB of HCCL_BUFFSIZE, which HCCL
     # allocates twice.
