@@ -33,6 +33,22 @@ def test_qwen3_30b_is_padded_on_a3() -> None:
     assert not plan(QWEN3_30B, profile="none").padding
 
 
+@pytest.mark.parametrize(
+    ("tensor", "data", "split", "tokens"),
+    [
+        (4, 1, None, "replicated"),
+        (4, 1, False, "replicated"),
+        (4, 1, True, "own"),
+        (4, 2, True, "own"),
+        (1, 4, None, "own"),
+        (1, 1, None, "own"),
+    ],
+)
+def test_whose_rows_a_rank_brings(tensor: int, data: int, split: bool | None, tokens: str) -> None:
+    engine = EngineFacts("bfloat16", tensor, data, expert_parallel=True, sequence_parallel=split)
+    assert plan(QWEN3_30B, engine, profile="none").tokens == tokens
+
+
 def test_float32_experts_of_the_twin_take_four_bytes() -> None:
     found = plan(QWEN3_30B, replace(EP16, dtype="float32"), profile="none")
     assert found.weight_bytes == 8 * 3 * 768 * 2048 * 4

@@ -62,7 +62,9 @@ def read_activation(moe: Any) -> ActivationFacts:
             name, limit or _OAI_LIMIT, _OAI_ALPHA if alpha is None else alpha, _OAI_BETA if beta is None else beta
         )
     if name == "swigluoai_uninterleave":
-        return ActivationFacts(name, limit, moe.swiglu_alpha, moe.swiglu_beta)
+        # Absent factors are 1 and 0 here (vLLM 0.32, ApplyMoEActivationConfig), not those of gpt-oss.
+        alpha, beta = moe.swiglu_alpha, moe.swiglu_beta
+        return ActivationFacts(name, limit, 1.0 if alpha is None else alpha, 0.0 if beta is None else beta)
     if name == "swiglustep":
         return ActivationFacts(name, limit or _STEP_LIMIT)
     if name == "situ":
