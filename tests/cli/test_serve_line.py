@@ -111,6 +111,10 @@ def read_all(text: str) -> None:
         ("vllm serve 'm", "quot"),
         ("python train.py m", "starts no vLLM server"),
         ("vllm bench m", "starts no vLLM server"),
+        ("python", "starts no vLLM server"),
+        ("python3 -m", "starts no vLLM server"),
+        ("cd models && vllm serve m", r"another command in front of vLLM's \(cd models &&\)"),
+        ("A=1 source set_env.sh; vllm serve m", r"another command in front of vLLM's \(source set_env.sh;\)"),
         ("vllm serve --enforce-eager", "no model"),
         ("vllm serve a b", "several models"),
         ("vllm serve m -tp eight", "tensor-parallel-size 'eight'"),
@@ -150,3 +154,11 @@ def test_a_flag_whose_value_was_forgotten_is_not_taken_for_absent() -> None:
         with pytest.raises(ConfigError, match=f"--{name} has no value in the command line"):
             line.number(name, 1)
     assert line.number("data-parallel-size", 3) == 3
+
+
+def test_assignments_and_containers_stay_where_they_mean_something() -> None:
+    found = read_line("A=1 && B=2; env C=3 numactl -N 0 vllm serve m")
+    assert found.environment == (("A", "1"), ("B", "2"), ("C", "3"))
+    assert write_line(found) == "A=1 B=2 C=3 numactl -N 0 vllm serve m"
+    container = "docker run -e A=1 image vllm serve m"
+    assert write_line(read_line(container)) == container

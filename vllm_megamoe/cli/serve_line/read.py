@@ -10,7 +10,7 @@ from vllm_megamoe.errors import ConfigError
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _OPERATOR = re.compile(r"[|&;]+|\d*>.*|<.*")
 _FLAG = re.compile(r"--?[A-Za-z]")
-_SHELL_WORDS = frozenset({"export", "env", "&&", ";"})
+_SHELL_WORDS = frozenset({"export", "env"})
 
 _EXAMPLE = 'such as "vllm serve MODEL --tensor-parallel-size 8 --enable-expert-parallel"'
 
@@ -22,7 +22,8 @@ def read_line(text: str) -> ServeLine:
         text: one command, possibly with assignments in front, backslashes at line ends and a redirection behind.
 
     Raises:
-        ConfigError: for quotes that do not close, a line that starts no vLLM server, or one without a model.
+        ConfigError: for quotes that do not close, a line that starts no vLLM server, one with another command in front,
+            or one without a model.
     """
     words = _split(text)
     start, command = _find_command(words)
@@ -53,18 +54,29 @@ def _find_command(words: list[str]) -> tuple[int, list[str]]:
         if base == "vllm" and words[start + 1 : start + 2] == ["serve"]:
             return start, words[start : start + 2]
         module = words[start + 2] if len(words) > start + 2 else ""
-        if base.startswith("python") and words[start + 1] == "-m" and re.fullmatch(r"vllm\..*api_server", module):
+        if (
+            base.startswith("python")
+            and words[start + 1 : start + 2] == ["-m"]
+            and re.fullmatch(r"vllm\..*api_server", module)
+        ):
             return start, words[start : start + 3]
     raise ConfigError(f"The command line starts no vLLM server; wanted one line {_EXAMPLE}.")
 
 
 def _front(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    environment, before = [], []
+    """Assignments, which may be commands of their own, and the words that the command is started through."""
+    environment: list[tuple[str, str]] = []
+    before: list[str] = []
     for word in words:
         found = _ASSIGNMENT.fullmatch(word.rstrip(";"))
-        if found:
+        if found and before[-1:] not in (["-e"], ["--env"]):
             environment.append((found["name"], found["value"]))
-        elif word not in _SHELL_WORDS:
+        elif before and (_OPERATOR.fullmatch(word) or word.endswith(";")):
+            raise ConfigError(
+                f"The command line has another command in front of vLLM's ({' '.join([*before, word])}); wanted one "
+                f"line {_EXAMPLE}. Leave the others out."
+            )
+        elif word not in _SHELL_WORDS and not _OPERATOR.fullmatch(word):
             before.append(word)
     return environment, before
 
