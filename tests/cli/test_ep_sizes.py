@@ -29,6 +29,14 @@ def test_legal_sizes_are_those_without_a_violation(name: str, experts: int) -> N
     assert legal
 
 
+def test_a_size_must_divide_the_experts_of_every_layer() -> None:
+    layers = [MoeFacts(f"layer {n}", n, topk=6, hidden=5120, intermediate_hidden=1536) for n in (96, 64)]
+    # 48 divides 96 and 64 divides 64, neither divides both; 950@9.1 holds at most 16 experts on a rank.
+    assert legal_ep_sizes(layers, find_profile("none")) == (1, 2, 4, 8, 16, 32)
+    assert legal_ep_sizes(layers, find_profile("950@9.1")) == (8, 16, 32)
+    assert legal_ep_sizes([], find_profile("none")) == ()
+
+
 def test_the_size_that_is_chosen_where_none_is_given() -> None:
     a3, none = find_profile("a3@9.1"), find_profile("none")
     assert usual_size((2, 4, 8, 16), a3) == 8

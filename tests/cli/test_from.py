@@ -133,3 +133,9 @@ def test_sizes_beside_the_line_win_over_its_own(model: str) -> None:
     assert engine["dtype"] == "float32"
     # The line that says the same needs none of it.
     assert report("--from", found["command"], *given)["corrections"] == []
+
+
+def test_a_pipeline_holds_the_layers_of_its_largest_stage(model: str) -> None:
+    found = report("--from", f"vllm serve {model} -tp 2 -pp 5 -ep")
+    # 48 layers over five stages: ten at most, each with 64 experts of three matrices of 768 x 2048 in bf16.
+    assert found["memory"]["weights"] == 10 * 64 * 3 * 768 * 2048 * 2

@@ -30,6 +30,8 @@ def test_qwen3_30b_is_padded_on_a3(tmp_path: Path) -> None:
     assert group["padding"]["bytes_per_rank"] == 48 * 8 * 3 * 2048 * 256 * 2
     # All layers: 48 x 8 experts x 3 x 2048 x 1024 x 2 bytes = 4.5 GiB.
     assert found["memory"]["weights"] == 4.5 * GIB
+    # The window is the communicator's, both halves of it, and not each layer's.
+    assert found["memory"]["window"] == 2 * found["hccl_buffsize_mb"] * 2**20
     # 2048 tokens of each data-parallel rank, split over 8 tensor-parallel ones.
     assert group["rows"]["per_step"] == 256
     # torch_api.txt, 9.1.0's host code: 2 to 32 ranks; all of them divide 128.

@@ -85,6 +85,23 @@ def test_b01_the_chunk_comes_from_the_batch_and_fits_the_budget() -> None:
     assert (generous.calls, generous.chunk) == (1, 4096)
 
 
+def test_the_budget_is_in_gib_and_holds_to_the_byte() -> None:
+    engine = replace(EP16, max_num_batched_tokens=65536)
+    whole = plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=100.0).capacity
+    assert whole.calls == 1
+    exact = whole.workspace_bytes / GIB
+    assert plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=exact).capacity == whole
+    assert plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=exact - 1 / GIB).capacity.calls == 2
+
+
+def test_fused_shared_experts_take_workspace() -> None:
+    layer = replace(DEEPSEEK_V3, shared=SharedFacts(2048, 7168))
+    on_950 = {"profile": "950@9.2", "requant": "allow"}
+    fused, apart = (plan(layer, **on_950, fuse_shared_experts=how) for how in ("on", "off"))
+    assert (fused.shared.mode, apart.shared.mode) == ("fused", "vllm")
+    assert fused.capacity.workspace_bytes > apart.capacity.workspace_bytes
+
+
 def test_b09_the_products_limit_of_tokens_holds() -> None:
     engine = EngineFacts("bfloat16", data_parallel=16, expert_parallel=True, max_num_batched_tokens=10240)
     small = replace(DEEPSEEK_V3, hidden=1024, intermediate_hidden=1024)

@@ -65,6 +65,12 @@ ILLEGAL = {
         {"use_case": "a8w8-int", "requant": "allow"},
         "float32 with use case a8w8-int",
     ),
+    "float32 on a product": (
+        replace(ENGINE, dtype="float32"),
+        LAYER,
+        {"profile": "a3@9.2"},
+        r"dtype: float32; wanted bfloat16",
+    ),
     "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
     "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),
     "lossy without consent": (ENGINE, LAYER, {"use_case": "a8w8-int"}, '"requant": "allow"'),
