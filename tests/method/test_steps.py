@@ -164,3 +164,17 @@ def test_b45_a_folded_scaling_factor_reaches_the_routed_sum_only(two_ranks: Worl
     want = expected(replace(case, ranks=ranks))
     for r, step in enumerate(run_both(two_ranks, case, plan)):
         compare_rank(r, step.got, want[r])
+
+
+@pytest.mark.parametrize("pad", ["own", "dp_max", "num_max"])
+def test_b17_b45_b50_an_idle_rank_shares_experts_and_a_folded_factor(pad: str, two_ranks: World) -> None:
+    """Rows that only fill up a call reach neither the routed nor the shared experts' results of anybody."""
+    case = make_case("a8w8-fp", Shape(tokens=(9, 1)), shared=2)
+    plan = replace(plan_of(case, chunk=4, pad=pad), fold_scaling=2.5)
+    busy, idle = two_ranks.run(run_step, [(case, 0, plan, 9), (case, 1, plan, 9, True)])
+    assert (busy.calls, idle.calls, idle.got.y.shape) == (3, 3, (0, 96))
+    ranks = tuple(replace(rank, topk_weights=rank.topk_weights * np.float32(2.5)) for rank in case.ranks)
+    want = expected(replace(case, ranks=ranks))[0]
+    compare_rank(0, replace(busy.got, expert_token_nums=want.expert_token_nums), want)
+    routed = np.bincount(case.ranks[0].topk_ids.ravel(), minlength=4)
+    assert [*busy.got.expert_token_nums, *idle.got.expert_token_nums] == routed.tolist()
