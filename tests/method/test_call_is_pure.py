@@ -119,7 +119,7 @@ def test_the_call_runs_on_tensors_without_data(case: Case, plan: LayerPlan, reco
     load.counts = load.counts.to("meta")
     load.dropped = None if load.dropped is None else load.dropped.to("meta")
     y = state.run(*(t.to("meta") for t in rows_of(case, 0)))
-    assert (tuple(y.shape), y.device.type) == ((9, 96), "meta")
+    assert (tuple(y.shape), y.device.type, y.is_contiguous()) == ((9, 96), "meta", True)
 
 
 def test_rows_of_the_right_kind_are_passed_as_they_are(recorder: Recorder) -> None:

@@ -81,6 +81,12 @@ def test_draft_layers(architecture: str, keys: dict[str, Any], names: list[str])
     assert [layer.name.removesuffix(".experts") for layer in layers if layer.draft] == names
 
 
+@pytest.mark.parametrize(("factor", "on_output"), [(2.5, True), (1.0, False), (None, False)])
+def test_a_factor_of_one_stands_nowhere(factor: float | None, on_output: bool) -> None:
+    (layer, *_) = read_layers({**SIZES, "architectures": ["DeepseekV3ForCausalLM"], "routed_scaling_factor": factor})
+    assert (layer.routed_scaling_factor, layer.scale_on_output) == (factor or 1.0, on_output)
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
