@@ -77,6 +77,13 @@ def test_missing_and_unreadable_input(tmp_path: Path) -> None:
     assert "not JSON" in refused("plan", str(tmp_path))
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
     assert "not JSON" in refused("plan", str(tmp_path))
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert "not JSON" in refused("plan", str(tmp_path))
+    (tmp_path / "config.json").write_text(f'{{"num_hidden_layers": {"9" * 5000}}}')
+    assert "not JSON" in refused("plan", str(tmp_path))
+    for name in ("a" * 300, "~nobody-of-this-name/model"):
+        assert "cannot be looked up" in refused("plan", name)
+        assert "cannot be looked up" in refused("plan", "--from", f"vllm serve {name}")
     (tmp_path / "config.json").write_text("[1]")
     assert "JSON of type list" in refused("plan", str(tmp_path))
 

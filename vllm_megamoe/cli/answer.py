@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_megamoe.cli.model.facts import read_facts
-from vllm_megamoe.cli.model.files import read_model
+from vllm_megamoe.cli.model.files import find_path, read_model
 from vllm_megamoe.cli.plot import check_plot, draw
 from vllm_megamoe.cli.report.compare import compare, read_profiles
 from vllm_megamoe.cli.report.curve import make_curve
@@ -70,7 +70,7 @@ def _where(asked: Asked) -> str:
     if asked.request.line is None:
         raise ConfigError("No MODEL; wanted a checkpoint's folder or its config.json, or --from with a command line.")
     named = read_line(asked.request.line).model
-    if not Path(named).expanduser().exists():
+    if find_path(named) is None:
         raise ConfigError(
             f"The command line serves {named!r}, which is no folder here; give its config as MODEL too: "
             'vllm-megamoe plan CONFIG --from "..."'

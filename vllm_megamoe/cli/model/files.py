@@ -39,16 +39,29 @@ def read_model(text: str) -> ModelFiles:
     Raises:
         ConfigError: no such file, a name of a hub, not JSON, or JSON that is no object.
     """
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path = find_path(text)
+    if path is not None and path.is_dir():
         return _read_folder(text, path)
-    if not path.is_file():
-        raise ConfigError(_missing(text, path))
+    if path is None or not path.is_file():
+        raise ConfigError(_missing(text, Path(text)))
     for side in SIDE_FILES:
         if path.name == side or path.name.endswith(f"_{side}"):
             return ModelFiles(_name_of(path, side), {}, {side: _read(path)})
     config = _read(path)
     return ModelFiles(_name_of(path, CONFIG), config, _beside(path))
+
+
+def find_path(text: str) -> Path | None:
+    """What a text names, None where nothing of that name exists.
+
+    Raises:
+        ConfigError: it cannot be looked up: a name too long, a folder that may not be read, an unknown user.
+    """
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{text}: cannot be looked up ({error}); wanted a checkpoint's folder or file.") from error
 
 
 def _read_folder(text: str, folder: Path) -> ModelFiles:
@@ -81,7 +94,7 @@ def _name_of(path: Path, usual: str) -> str:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or brackets without end
         raise ConfigError(f"{path}: not JSON ({error}); wanted a checkpoint's config file.") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
