@@ -1,6 +1,7 @@
 """The whole plan against figures worked out by hand from the documents, and its refusals."""
 
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_the_budget_is_in_gib_and_holds_to_the_byte() -> None:
     exact = whole.workspace_bytes / GIB
     assert plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=exact).capacity == whole
     assert plan(DEEPSEEK_V3, engine, profile="a3@9.1", workspace_budget_gib=exact - 1 / GIB).capacity.calls == 2
+
+
+@pytest.mark.parametrize("name", ["max_padding_overhead", "workspace_budget_gib"])
+def test_the_number_that_a_remedy_names_is_enough(name: str) -> None:
+    """768 to 1024 is a third more, and 0.33 would be refused again."""
+    with pytest.raises(ConfigError) as caught:
+        plan(QWEN3_30B, profile="a3@9.1", **{name: 0.001})
+    (number,) = re.findall(r"max_padding_overhead to ([\d.]+) to|wanted at least ([\d.]+)\. Raise", str(caught.value))
+    assert plan(QWEN3_30B, profile="a3@9.1", **{name: float("".join(number))}).capacity.chunk >= 1
 
 
 def test_fused_shared_experts_take_workspace() -> None:

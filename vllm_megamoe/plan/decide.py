@@ -1,5 +1,7 @@
 """All decisions about one layer, in order; each later one builds upon the earlier ones."""
 
+import math
+
 from vllm_megamoe.plan.activation import ActivationPlan, plan_activation
 from vllm_megamoe.plan.capacity import Capacity, Pad, largest_chunk
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
@@ -105,7 +107,7 @@ def _capacity(
 
 
 def _budget(options: Options, least: int) -> Violation:
-    wanted = f"at least {least / GIB:.3f}"
+    wanted = f"at least {math.ceil(1000 * least / GIB) / 1000:.3f}"
     got = f"workspace_budget_gib = {options.workspace_budget_gib:g}"
     return Violation("options", got, wanted, "Raise workspace_budget_gib, or use more ranks.")
 

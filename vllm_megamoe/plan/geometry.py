@@ -1,5 +1,7 @@
 """The sizes that a product takes, and what a model's sizes become for it."""
 
+import math
+
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.padding import Padding
@@ -25,7 +27,8 @@ def plan_padding(layer: MoeFacts, profile: Profile, options: Options) -> tuple[P
         return None, found
     padding = Padding(padded_hidden, padded_width, hidden, width)
     if padding.overhead > options.max_padding_overhead:
-        remedy = f"Set max_padding_overhead to {padding.overhead:.2f} to pay for it, or choose another profile."
+        enough = math.ceil(padding.overhead * 100) / 100
+        remedy = f"Set max_padding_overhead to {enough:.2f} to pay for it, or choose another profile."
         wanted = f"at most {options.max_padding_overhead:.0%} (max_padding_overhead)"
         found.append(Violation(layer.name, f"needs zero-padding: {padding}", wanted, remedy))
     return padding, found
