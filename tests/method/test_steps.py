@@ -147,7 +147,7 @@ def test_more_rows_than_planned_are_refused_on_all_ranks(two_ranks: World) -> No
     ] * 2
 
 
-@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w8-fp", "a8w4-fp"])
+@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-fp", "a8w4-fp", "a4w4-fp"])
 @pytest.mark.parametrize("shared", [1, 3])
 def test_fused_shared_experts_are_added_once(use_case: str, shared: int, two_ranks: World) -> None:
     """B50. Cut into calls, on two ranks that bring other rows, the shared experts see each row once."""

@@ -33,6 +33,7 @@ NOT_FUSED = {
     "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A3"),
     "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2"),
     "950 of 9.1": (LAYER, UseCase.A8W8_FP, "950@9.1", "no arguments"),
+    "int8 in the twin": (LAYER, UseCase.A8W8_INT, "none", "FP8 and FP4 only, the twin BF16 too"),
     "int8 on 950": (LAYER, UseCase.A8W8_INT, "950@9.2", "FP8 and FP4 only"),
     "gate (Qwen)": (replace(LAYER, shared=replace(SHARED, gated=True)), UseCase.A16W16, "none", "gate"),
     "other hidden (Kimi-K3)": (replace(LAYER, shared=replace(SHARED, hidden=7168)), UseCase.A16W16, "none", "7168"),

@@ -48,14 +48,18 @@ def plan_shared(layer: MoeFacts, use_case: UseCase, profile: Profile, options: O
 
 
 def _product(profile: Profile, use_case: UseCase) -> str:
-    """operator_readme.txt: shared experts exist on 950 only; the 9.1.0 release has no arguments for them."""
+    """operator_readme.txt: shared experts exist on 950 only, in FP8 and FP4; 9.1.0 has no arguments for them.
+
+    The twin without a profile adds BF16. INT8 stays with vLLM: consent to quantise experts is not consent to more.
+    """
+    family = USE_CASES[use_case].family
     if profile.product == "none":
-        return ""
+        return "the operator takes FP8 and FP4 only, the twin BF16 too" if family == "int" else ""
     if profile.is_a2_a3:
         return f"the operator has none on {profile.product.upper()}"
     if profile.revision == "9.1":
         return "the operator of CANN 9.1.0 has no arguments for them"
-    return "" if USE_CASES[use_case].family == "mx" else "the operator takes FP8 and FP4 only"
+    return "" if family == "mx" else "the operator takes FP8 and FP4 only"
 
 
 def _model(layer: MoeFacts, shared: SharedFacts) -> str:
