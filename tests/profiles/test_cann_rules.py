@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout import AclFormat, format_cast
-from vllm_megamoe.ops import cann, settings
+from vllm_megamoe.ops import cann, cann_rules, settings
 
 SIZES = (4, 4, 2, 1024, 1024)
 DEFAULTS: dict[str, Any] = {
@@ -213,3 +213,37 @@ def test_the_packages_window(package: Package) -> None:
         buffer.ccl_buffer_size = 1 << 20
         with pytest.raises(OperatorError, match=r"ccl_buffer_size=1048576; wanted at least \d+ bytes"):
             run(buffer)
+
+
+def test_a_call_outside_of_the_settings_follows_its_buffer(package: Package) -> None:
+    """vLLM's layers make their buffer inside a `settings` block and call long after it."""
+    with settings(profile="a3@9.2"):
+        buffer = create(Group())
+    run(buffer)
+    with pytest.raises(OperatorError, match=r"topk_weights\.dtype=BF16"):
+        run(buffer, topk_weights=torch.ones(4, 2, dtype=torch.bfloat16))
+    with settings(profile="none"):
+        run(buffer, topk_weights=torch.ones(4, 2, dtype=torch.bfloat16))
+    assert package.calls == 2
+
+
+def test_calls_alike_are_judged_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer's calls differ in rows at most; the rules are plain Python between two launches."""
+    judged = []
+    whole = cann_rules.broken_by_call
+    monkeypatch.setattr(cann_rules, "broken_by_call", lambda *facts: judged.append(1) or whole(*facts))
+    cann_rules.judge.cache_clear()
+    params = {"alpha": 1.702}
+    with settings(profile="950@9.2"):
+        buffer = create(Group(), "a8w8-fp")
+    for _ in range(3):
+        run(buffer, "a8w8-fp", activation="swigluoai", activation_params=params)
+    assert len(judged) == 1
+    # A caller's mapping may change between two calls; the verdict on the old one is not taken for the new.
+    params["alpha"] = float("inf")
+    with pytest.raises(OperatorError, match="alpha"):
+        run(buffer, "a8w8-fp", activation="swigluoai", activation_params=params)
+    buffer.ccl_buffer_size = 1
+    with pytest.raises(OperatorError, match="ccl_buffer_size=1"):
+        run(buffer, "a8w8-fp", activation="swigluoai", activation_params={"alpha": 1.702})
+    assert (len(judged), package.calls) == (3, 3)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.ops.cann_rules import check_call, checked_creation
+from vllm_megamoe.ops.cann_rules import check_call, checked_creation, remember
 from vllm_megamoe.profiles.choice import simulated_profile
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def create_buffer(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, An
     wanted = _sayable("get_symm_buffer_for_mega_moe", given, installed().create_names)
     with checked_creation(group, sizes, given):
         make_communicator(group)
-        return installed().create(group, *sizes, **wanted)
+        return remember(installed().create(group, *sizes, **wanted))
 
 
 def make_communicator(group: Any) -> None:

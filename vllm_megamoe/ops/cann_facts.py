@@ -53,7 +53,7 @@ def tensor_call_facts(
         shared_out_dtype=None if out is None else out.name,
         activation=arguments["activation"],
         activation_clamp=arguments["activation_clamp"],
-        activation_params=arguments["activation_params"] or {},
+        activation_params=dict(arguments["activation_params"] or {}),  # a copy: the facts outlive the call
         ccl_buffer_size=window,
     )
 

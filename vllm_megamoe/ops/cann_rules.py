@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from vllm_megamoe.ops.cann_facts import tensor_call_facts
 from vllm_megamoe.ops.capture import is_capturing
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.ops.twin.checks.profile import raise_broken
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts
 from vllm_megamoe.profiles.profile import Profile, find_profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
 
@@ -39,6 +40,9 @@ class _Communicator:
     made: int = 0
     first: BufferFacts | None = None
 
+
+_settings: "weakref.WeakKeyDictionary[Any, Settings]" = weakref.WeakKeyDictionary()
+"""The settings that each buffer was created with; the package's own buffer has no place for them."""
 
 _communicators: "weakref.WeakKeyDictionary[Any, _Communicator]" = weakref.WeakKeyDictionary()
 
@@ -85,7 +89,7 @@ def check_call(
     Raises:
         OperatorError: naming argument, value, rule, source and remedy.
     """
-    profile = _profile(getattr(sym_buffer, "topo_type", 0))
+    profile = _profile(sym_buffer)
     if profile.product == "none":
         return
     communicator = _communicators.get(sym_buffer.group)
@@ -101,12 +105,25 @@ def check_call(
     )
     window = int(getattr(sym_buffer.ccl_buffer_size, "value", sym_buffer.ccl_buffer_size))
     call = tensor_call_facts(x, topk_weights, weights, arguments, window)
-    raise_broken([*broken_by_buffer(profile, facts), *broken_by_call(profile, facts, call)])
+    raise_broken(judge(profile, facts, call))
 
 
-def _profile(topo_type: int = 0) -> Profile:
-    """The profile of the open settings; its topology is the communicator's where nobody named one."""
-    config = active_settings() or Settings()
+def remember(sym_buffer: Any) -> Any:
+    """Let later calls with this buffer follow the settings of its creation, as the twin's do; returns the buffer."""
+    _settings[sym_buffer] = active_settings() or Settings()
+    return sym_buffer
+
+
+@lru_cache(maxsize=1024)
+def judge(profile: Profile, buffer: BufferFacts, call: CallFacts) -> list[Broken]:
+    """What buffer and call break. Kept, because the calls of a layer are all alike but for their rows."""
+    return [*broken_by_buffer(profile, buffer), *broken_by_call(profile, buffer, call)]
+
+
+def _profile(sym_buffer: Any = None) -> Profile:
+    """The profile of the open settings, else the buffer's; its topology is the communicator's where none is named."""
+    config = active_settings() or (_settings.get(sym_buffer) if sym_buffer is not None else None) or Settings()
+    topo_type = getattr(sym_buffer, "topo_type", 0)
     found = config.found_profile
     return find_profile(config.profile, "urma") if found.is_950 and config.topology == "auto" and topo_type else found
 

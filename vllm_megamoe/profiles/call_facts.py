@@ -99,7 +99,7 @@ class CallFacts:
     shared_out_dtype: str | None = None
     activation: str = "swiglu"
     activation_clamp: float | None = None
-    activation_params: Mapping[str, float] = field(default_factory=dict)
+    activation_params: Mapping[str, float] = field(default_factory=dict, hash=False)
     ccl_buffer_size: int | None = None
     rows_of_ranks: tuple[int, ...] = ()
     received_rows: tuple[int, ...] = ()
