@@ -57,7 +57,7 @@ def tried_router_weights(rank: int, name: str) -> None:
 
 
 def shown_second_buffer(rank: int, name: str, destroyed: bool) -> bool:
-    case, scene = layer("a8w8-fp"), Simulated(name)
+    case, scene = layer("a8w8-fp", small_950=name == "950@9.1"), Simulated(name)
     first = scene.buffer(case)
     works = bool(scene.call(first, inputs(case, rank)).y.any())
     if destroyed:
@@ -69,12 +69,12 @@ def shown_second_buffer(rank: int, name: str, destroyed: bool) -> bool:
 
 
 def tried_second_buffer(rank: int, name: str, destroyed: bool) -> None:
-    case, group = layer("a8w8-fp"), dist.new_group([0, 1])
+    case, group = layer("a8w8-fp", small_950=name == "950@9.1"), dist.new_group([0, 1])
     given = {
         "num_experts": case.num_experts,
         "num_max_tokens_per_rank": 6,
-        "num_topk": 2,
-        "hidden": 1024,
+        "num_topk": case.ranks[rank].topk_ids.shape[1],
+        "hidden": case.ranks[rank].x.shape[1],
         "intermediate_hidden": 1024,
         "dispatch_quant_mode": 4,
         "dispatch_quant_out_dtype": torch.float8_e4m3fn,

@@ -34,8 +34,8 @@ PAIRS = [
         for name in A2_A3
     ),
     *(
-        Pair("950@9.2", faults.shown_second_buffer, faults.tried_second_buffer, ("group=", SILENT), (destroyed,))
-        for destroyed in (False, True)
+        Pair(name, faults.shown_second_buffer, faults.tried_second_buffer, ("group=", SILENT), (destroyed,))
+        for name, destroyed in (("950@9.2", False), ("950@9.2", True), ("950@9.1", True))
     ),
     Pair("950@9.2", faults.shown_clamp_0, faults.tried_clamp_0, ("activation_clamp=0.0", SILENT)),
     Pair("950@9.1", faults.shown_clamp_ignored, faults.tried_clamp_ignored, ("activation_clamp=0.5", SILENT)),
