@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.cli.model.facts import Model, read_facts
-from vllm_megamoe.cli.model.files import read_model
+from vllm_megamoe.cli.model import Model, read_facts, read_model
 from vllm_megamoe.cli.report.make import make_report
 from vllm_megamoe.cli.report.schema import GroupReport, PlanReport
 from vllm_megamoe.cli.request import Request

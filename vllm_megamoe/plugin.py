@@ -17,12 +17,12 @@ def register() -> None:
 
     if NAME in QUANTIZATION_METHODS:
         return
-    from vllm_megamoe.lanes import platform_hook
-    from vllm_megamoe.quant_config import MegaMoeConfig
+    from vllm_megamoe.lanes import startup
+    from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 
     _log_through_vllm()
     register_quantization_config(NAME)(MegaMoeConfig)
-    platform_hook.install()
+    startup.install()
 
 
 class _ToVllm(logging.Handler):

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vllm_megamoe.layout.operands import to_operands
+from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
+from vllm_megamoe.experts.operands import to_operands
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
-from vllm_megamoe.weights import DenseExperts, Experts, IntExperts, MxExperts
 
 HIDDEN, WIDTH, NUM_EXPERTS, TOPK, MAX_ROWS = 2048, 1024, 32, 8, 1024
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from vllm_megamoe.checkpoint.recognise import FORMATS, SIDE_FILES, experts_format, format_facts, formats_of, section_of
+from vllm_megamoe.checkpoint.formats import FORMATS, format_facts
+from vllm_megamoe.checkpoint.recognise import SIDE_FILES, experts_format, formats_of, section_of
 
 # Folder's scheme -> format of the routed experts, of the shared ones, by the tool's own words in the folder's name.
 FIXTURES = {

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from cli.command import run
 
-from vllm_megamoe.cli.doctor.check import Check, Report
-from vllm_megamoe.cli.doctor.environment import Environment, _cann_version, _cpu_flags
-from vllm_megamoe.cli.doctor.examine import examine
+from vllm_megamoe.cli.doctor.environment import Check, Environment, Report, _cann_version, _cpu_flags
 from vllm_megamoe.cli.doctor.variables import KNOWN
+from vllm_megamoe.cli.doctor_command import examine
 
 CPU = Environment(
     python=(3, 11, 7),

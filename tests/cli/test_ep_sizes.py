@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_megamoe.cli.report.ep_sizes import legal_ep_sizes, usual_size
+from vllm_megamoe.cli.report.groups import legal_ep_sizes, usual_size
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import find_violations

@@ -5,9 +5,8 @@ import shlex
 import pytest
 
 from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
-from vllm_megamoe.cli.serve_line.line import ServeLine
+from vllm_megamoe.cli.serve_line.line import ServeLine, make_flag, put, without, write_line
 from vllm_megamoe.cli.serve_line.read import read_line
-from vllm_megamoe.cli.serve_line.write import make_flag, put, without, write_line
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import EngineFacts
 

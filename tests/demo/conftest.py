@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from demo.runs import SIGNAL_AT_START, DemoRun
 
-from vllm_megamoe.demo.cache import Cache
+from vllm_megamoe.demo.baseline import Cache
 
 
 @pytest.fixture

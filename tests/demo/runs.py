@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from vllm_megamoe.demo.cache import Cache
-from vllm_megamoe.demo.process import session_members
+from vllm_megamoe.demo.baseline import Cache
+from vllm_megamoe.testing.process import session_members
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 

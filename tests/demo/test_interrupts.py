@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from demo.runs import DemoRun, log_says
 
-from vllm_megamoe.demo.process import session_members
+from vllm_megamoe.testing.process import session_members
 
 
 def interrupt(run: DemoRun, number: int) -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_megamoe.demo.failure import DemoError
-from vllm_megamoe.demo.load import read_load, settled_load, since
-from vllm_megamoe.demo.log_lines import first_error, last_message
+from vllm_megamoe.demo.report import read_load, settled_load, since
+from vllm_megamoe.testing.process import DemoError, first_error, last_message
 
 WORKER = "(Worker_TP1_EP1 pid=7) INFO 11-30 07:06:30 [load_report.py:48] "
 

@@ -59,7 +59,7 @@ def sabotage(llm: LLM, kind: str) -> None:
 
 
 def _layers_of_worker(worker: Any) -> list[dict[str, Any]]:
-    from vllm_megamoe.method.load_weights import operand_bytes
+    from vllm_megamoe.experts.convert import operand_bytes
 
     found = []
     for name, module in worker.model_runner.get_model().named_modules():
@@ -85,8 +85,8 @@ def _layers_of_worker(worker: Any) -> list[dict[str, Any]]:
 
 
 def _sabotage_worker(worker: Any, kind: str) -> None:
-    from vllm_megamoe.method.kernel_flags import CompleteRows
-    from vllm_megamoe.method.layer_state import LayerState
+    from vllm_megamoe.lanes.moe_method import CompleteRows
+    from vllm_megamoe.layer.state import LayerState
 
     if not hasattr(LayerState, "whole_run"):
         LayerState.whole_run = LayerState.run

@@ -13,9 +13,10 @@ from engines import EAGER, MEGAMOE, TP2, Engines
 from test_bfloat16 import check
 
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import Plan, make_plan
-from vllm_megamoe.plan.read_config import read_layers
+from vllm_megamoe.plan.plan import make_plan
+from vllm_megamoe.plan.read_config.reader import read_layers
 
 pytestmark = pytest.mark.engine
 

@@ -10,8 +10,8 @@ from engines import Engines, engine_environment
 from openai import OpenAI
 from rich.console import Console
 
-from vllm_megamoe.demo.load import settled_load
-from vllm_megamoe.demo.server import serving
+from vllm_megamoe.demo.report import settled_load
+from vllm_megamoe.testing.server import serving
 
 pytestmark = pytest.mark.engine
 

@@ -12,12 +12,14 @@ import pytest
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.capacity import step_calls
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import LayerPlan, draft_plan, make_plan, plan_layer
-from vllm_megamoe.profiles.call_facts import BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.plan.plan import draft_plan, make_plan, plan_layer
+from vllm_megamoe.profiles.facts import BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
-from vllm_megamoe.profiles.sizes import ccl_buffer_size, hccl_buffsize_mb, workspace_bytes
+from vllm_megamoe.profiles.sizes.memory import workspace_bytes
+from vllm_megamoe.profiles.sizes.window import ccl_buffer_size, hccl_buffsize_mb
 
 LAYER = MoeFacts("model.layers.3.mlp.experts", 256, 8, 7168, 2048, index=3)
 EP16 = EngineFacts("bfloat16", data_parallel=16, expert_parallel=True, max_num_batched_tokens=256)

@@ -9,7 +9,7 @@ from vllm_megamoe.plan.capacity import step_calls
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
-from vllm_megamoe.profiles.call_facts import BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.profiles.facts import BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.profiles.rules import broken_by_call
 

@@ -19,16 +19,15 @@ from families.block_configs import EXPERTS, HIDDEN, TOPK, WIDTH, WRITTEN, small_
 from families.blocks import BLOCKS
 from torch import Tensor
 
-from vllm_megamoe.method.buffers import open_handle
-from vllm_megamoe.method.layer_state import LayerState
-from vllm_megamoe.method.load_weights import convert_experts
-from vllm_megamoe.method.seat import Seat
-from vllm_megamoe.method.shared_weights import convert_shared
+from vllm_megamoe.layer.buffers import open_handle
+from vllm_megamoe.layer.rows import Seat
+from vllm_megamoe.layer.state import LayerState
+from vllm_megamoe.layer.weights import convert_routed, convert_shared
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
-from vllm_megamoe.plan.read_config import read_layers
+from vllm_megamoe.plan.read_config.reader import read_layers
 
 ROWS, LIMIT = 13, 2.0**-18
 ALONE = Seat(group=None, rank=0, size=1, all_gather=lambda rows: rows)
@@ -84,7 +83,7 @@ def plan_of(config: dict[str, Any], layer: int) -> LayerPlan:
 def run(problem: Problem, plan: LayerPlan) -> Tensor:
     """The layer through the method, its shared MLP too when the plan fuses it."""
     w = problem.weights
-    operands = convert_experts(w.w13.clone(), w.w2.clone(), plan)
+    operands = convert_routed(w.w13.clone(), w.w2.clone(), plan)
     fused = plan.shared.mode == "fused"
     shared = convert_shared(w.shared_w13.clone(), w.shared_w2.clone(), plan) if fused else None
     state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE).buffer, shared)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_megamoe.lanes.cpu_environment import BIND, KV_SPACE, binding, set_cpu_defaults
+from vllm_megamoe.lanes.startup import BIND, KV_SPACE, binding, set_cpu_defaults
 
 
 @pytest.mark.parametrize(

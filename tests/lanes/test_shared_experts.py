@@ -4,6 +4,7 @@ Two tensor-parallel ranks with vLLM's real linears, loaded by vLLM's own loaders
 around them is a stand-in with the attributes that vLLM 0.32's MoERunner has.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,9 +70,9 @@ def run(whole: bool, mode: str, factor: float, fold: float) -> dict[str, Any]:
 
     from vllm.config import VllmConfig, set_current_vllm_config
 
+    from vllm_megamoe.lanes.moe_method import MegaMoeMethod
+    from vllm_megamoe.lanes.quant_config import MegaMoeConfig
     from vllm_megamoe.lanes.shared_experts import take_shared
-    from vllm_megamoe.method.moe_method import MegaMoeMethod
-    from vllm_megamoe.quant_config import MegaMoeConfig
 
     torch.set_default_dtype(torch.bfloat16)
     config = VllmConfig()
@@ -107,6 +108,8 @@ def join() -> None:
     from vllm.distributed import init_distributed_environment, initialize_model_parallel, model_parallel_is_initialized
 
     if not model_parallel_is_initialized():
+        # vLLM's shared-memory collectives, where the processor has them, name their segments after this.
+        os.environ.setdefault("VLLM_DIST_IDENT", f"test_shared_experts_{os.getppid()}")
         init_distributed_environment(dist.get_world_size(), dist.get_rank(), local_rank=dist.get_rank(), backend="gloo")
         initialize_model_parallel(dist.get_world_size())
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from lanes.live.tiny_configs import TINY
 
-from vllm_megamoe.plan.read_config import is_known, read_layers
+from vllm_megamoe.plan.read_config.reader import is_known, read_layers
 
 SCRIPT = Path(__file__).parent / "live" / "build.py"
 

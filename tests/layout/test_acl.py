@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from vllm_megamoe.acl import AclDtype, AclFormat, block_columns, format_for_packed, normalise_dtype
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclDtype, AclFormat, block_columns, format_for_packed, normalise_dtype
 
 SPELLINGS = [
     # ACL's number, torch's dtype, torch's enum, 256 + ACL's number

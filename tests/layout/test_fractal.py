@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vllm_megamoe.layout.fractal import from_nz, to_nz
-from vllm_megamoe.layout.nibbles import pack_nibbles
+from vllm_megamoe.layout.cast import from_nz, to_nz
+from vllm_megamoe.layout.packing import pack_nibbles
 
 SHAPES = [(48, 96, 16), (17, 64, 32), (16, 65, 32), (33, 130, 64), (5, 7, 16), (80, 40, 8)]
 

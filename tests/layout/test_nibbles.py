@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.nibbles import as_int8, as_int32, pack_e2m1, pack_int4, unpack_e2m1, unpack_int4
-from vllm_megamoe.numerics.minifloat import decode
+from vllm_megamoe.layout.packing import as_int8, as_int32, pack_e2m1, pack_int4, unpack_e2m1, unpack_int4
+from vllm_megamoe.numerics.mx import decode
 
 PUBLISHED = torch.tensor([[1, -2, 3, -4, 5, -6, 7, -8]], dtype=torch.int8)
 

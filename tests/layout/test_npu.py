@@ -6,9 +6,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclFormat
-from vllm_megamoe.layout.npu import npu_format_cast, npu_format_of
+from vllm_megamoe.layout.cast import npu_format_cast, npu_format_of
 
 
 class StandIn(ModuleType):

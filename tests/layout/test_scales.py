@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.scales import from_uint64, pair_scales, to_uint64, unpair_scales
+from vllm_megamoe.layout.packing import from_uint64, pair_scales, to_uint64, unpair_scales
 
 
 def test_a_published_scale() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vllm_megamoe.numerics.minifloat import EMAX, MAX_VALUE, Elem, decode, decode_bytes, encode
+from vllm_megamoe.numerics.mx import EMAX, MAX_VALUE, Elem, decode, decode_bytes, encode
 
 TYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 SIZES = {"e4m3": 256, "e5m2": 256, "e2m1": 16}

@@ -9,8 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vllm_megamoe.numerics.minifloat import Elem
-from vllm_megamoe.numerics.mx import e8m0_value, mx_dequantise, mx_dequantise_bytes, mx_quantise
+from vllm_megamoe.numerics.mx import Elem, e8m0_value, mx_dequantise, mx_dequantise_bytes, mx_quantise
 from vllm_megamoe.numerics.switches import Rule
 
 TYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_megamoe.numerics.rounding import half_away, to_fp16, truncate_scale, truncate_to_fp16
+from vllm_megamoe.numerics.int8 import half_away, to_fp16, truncate_scale, truncate_to_fp16
 
 FLOATS = st.floats(width=32, allow_nan=False)
 

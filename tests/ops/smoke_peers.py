@@ -10,7 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
-from vllm_megamoe.ops.twin import ints
+from vllm_megamoe.ops.twin import families
 
 BAD = 1
 Outcome = tuple[str, str]
@@ -48,7 +48,7 @@ def broken_in_the_middle() -> tuple[Outcome | None, bool]:
     want = mega_moe(**arguments, sym_buffer=buffer)[0]
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == BAD:
-            patch.setattr(ints, "requantise", _out_of_memory)
+            patch.setattr(families, "requantise", _out_of_memory)
         outcome = _attempt(buffer, arguments)
     # Other numbers, so that rows left over from the failed call would be seen.
     scaled = dict(arguments, x=-arguments["x"], topk_weights=arguments["topk_weights"] * 2)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.ops import backend, cann, get_symm_buffer_for_mega_moe, mega_moe, settings
+from vllm_megamoe.ops import backend, get_symm_buffer_for_mega_moe, mega_moe, settings
+from vllm_megamoe.ops.cann import adapter
 
 Calls = list[tuple[str, dict[str, Any]]]
 
@@ -96,10 +97,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 3)
     monkeypatch.setattr(backend, "_missing_for_cann", lambda: "")
     backend.resolve.cache_clear()
-    cann.installed.cache_clear()
+    adapter.installed.cache_clear()
     yield made
     backend.resolve.cache_clear()
-    cann.installed.cache_clear()
+    adapter.installed.cache_clear()
 
 
 def make_buffer(calls: Calls, **options: Any) -> Any:

@@ -9,8 +9,9 @@ import pytest
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import LayerPlan, draft_plan, make_plan, plan_layer
+from vllm_megamoe.plan.plan import draft_plan, make_plan, plan_layer
 
 QWEN3_30B = MoeFacts("model.layers.0.mlp.experts", 128, 8, 2048, 768, index=0)
 DEEPSEEK_V3 = MoeFacts("model.layers.3.mlp.experts", 256, 8, 7168, 2048, index=3)

@@ -11,7 +11,7 @@ import pytest
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan import register_model_facts, registry
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.read_config import is_known, read_layers
+from vllm_megamoe.plan.read_config.reader import is_known, read_layers
 
 LAYER = MoeFacts("decoder.3.moe", num_experts=6, topk=2, hidden=96, intermediate_hidden=40, index=3)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_megamoe.profiles.call_facts import BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.profiles.facts import BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
 A2_91, A3_91, A2_92, A3_92 = "a2@9.1", "a3@9.1", "a2@9.2", "a3@9.2"

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout import AclFormat, format_cast
-from vllm_megamoe.ops import cann, cann_rules, settings
+from vllm_megamoe.ops import settings
+from vllm_megamoe.ops.cann import adapter, judge
 
 SIZES = (4, 4, 2, 1024, 1024)
 DEFAULTS: dict[str, Any] = {
@@ -78,19 +79,19 @@ class Package:
 def package(monkeypatch: pytest.MonkeyPatch) -> Package:
     made = Package()
     names = frozenset(DEFAULTS), frozenset(ABSENT) | {"activation"}
-    monkeypatch.setattr(cann, "installed", lambda: cann.Installed(made.create, made.run, *names))
-    monkeypatch.setattr(cann, "make_communicator", lambda group: None)
+    monkeypatch.setattr(adapter, "installed", lambda: adapter.Installed(made.create, made.run, *names))
+    monkeypatch.setattr(adapter, "make_communicator", lambda group: None)
     return made
 
 
 def create(group: Group, kind: str = "a16w16", **changes: Any) -> Any:
     modes = {k: v for k, v in buffer_arguments(kind, DEMO).items() if k in DEFAULTS}
-    return cann.create_buffer(group, SIZES, DEFAULTS | modes | changes)
+    return adapter.create_buffer(group, SIZES, DEFAULTS | modes | changes)
 
 
 def run(buffer: Any, kind: str = "a16w16", **changes: Any) -> None:
     given = ABSENT | {"activation": "swiglu"} | call_arguments(kind, DEMO, 0) | changes
-    cann.call(**given, sym_buffer=buffer)
+    adapter.call(**given, sym_buffer=buffer)
 
 
 def test_without_a_profile_everything_reaches_the_package(package: Package) -> None:
@@ -230,9 +231,9 @@ def test_a_call_outside_of_the_settings_follows_its_buffer(package: Package) -> 
 def test_calls_alike_are_judged_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's calls differ in rows at most; the rules are plain Python between two launches."""
     judged = []
-    whole = cann_rules.broken_by_call
-    monkeypatch.setattr(cann_rules, "broken_by_call", lambda *facts: judged.append(1) or whole(*facts))
-    cann_rules.judge.cache_clear()
+    whole = judge.broken_by_call
+    monkeypatch.setattr(judge, "broken_by_call", lambda *facts: judged.append(1) or whole(*facts))
+    judge.judge.cache_clear()
     params = {"alpha": 1.702}
     with settings(profile="950@9.2"):
         buffer = create(Group(), "a8w8-fp")

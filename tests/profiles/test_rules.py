@@ -7,7 +7,7 @@ import pytest
 from profiles.cases import CASES, Case
 from profiles.legal import ALL, Change, facts
 
-from vllm_megamoe.profiles.call_facts import Broken
+from vllm_megamoe.profiles.facts import Broken
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.profiles.rules import RULES, broken_by_buffer, broken_by_call
 

@@ -3,7 +3,7 @@
 import torch
 
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.simulator.npu.small import make_small_torch_npu
+from vllm_megamoe.simulator.npu import make_small_torch_npu
 
 NZ, ND = 29, 2
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vllm_megamoe.simulator.device import device
-from vllm_megamoe.simulator.install import operator_extension
-from vllm_megamoe.simulator.install.operator_extension import OperatorExtension
+from vllm_megamoe.simulator.install import extensions
+from vllm_megamoe.simulator.install.extensions import OperatorExtension
 
 _RELEASE = (
     "context x topk_ids topk_weights weight1 weight2 moe_expert_num ep_world_size ccl_buffer_size weight_scales1 "
@@ -33,7 +33,7 @@ FLT_MAX = 3.4028234663852886e38
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls that reach the kernel."""
     calls: list[Any] = []
-    monkeypatch.setattr(operator_extension, "npu_mega_moe", lambda profile, arguments: calls.append(arguments))
+    monkeypatch.setattr(extensions, "npu_mega_moe", lambda profile, arguments: calls.append(arguments))
     return calls
 
 

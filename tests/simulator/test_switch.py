@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vllm_megamoe.environment import choose_profile, simulated_profile
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.choice import choose_profile, simulated_profile
 
 TESTS = Path(__file__).parents[1]
 

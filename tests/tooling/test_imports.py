@@ -12,15 +12,18 @@ import pytest
 PACKAGE = "vllm_megamoe"
 
 LAYERS = (
-    {"plugin", "cli", "demo", "testing"},
-    {"quant_config"},
+    {"plugin", "cli", "demo"},
+    {"testing"},
     {"lanes"},
-    {"method"},
-    {"plan", "checkpoint"},
+    {"layer"},
+    {"plan"},
+    {"checkpoint"},
     {"ops", "simulator"},
+    {"experts"},
     {"layout"},
-    {"weights"},
-    {"numerics", "profiles"},
+    {"environment"},
+    {"profiles", "numerics"},
+    {"acl"},
     {"errors"},
 )
 """Left may import right (here: upper may import lower); parts of one layer do not import each other."""
@@ -29,7 +32,7 @@ BESIDE = {("simulator", "ops"), ("ops", "simulator")}
 """The simulator stands beside ops, which resolves it where the CANN adapter would be imported."""
 
 EDGES = {
-    "vllm": ("plugin", "quant_config", "method", "lanes"),
+    "vllm": ("plugin", "lanes"),
     "vllm_ascend": ("lanes",),
     "torch_npu": ("ops/cann", "layout"),
     "cann_ops_transformer": ("ops/cann",),

@@ -73,4 +73,4 @@ def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
     found = run([sys.executable, "-P", "-c", code], PYTHONPATH=str(tmp_path), PATH="/usr/bin:/bin", HOME=str(tmp_path))
     file, module = found.split()[-2:]
     assert file == str(tmp_path / "vllm_megamoe" / "__init__.py")
-    assert module == "vllm_megamoe.quant_config"
+    assert module == "vllm_megamoe.lanes.quant_config"

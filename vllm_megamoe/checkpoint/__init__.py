@@ -1,1 +1,1 @@
-"""Which format a checkpoint's experts have, and how each format becomes canonical experts."""
+"""Which format a checkpoint's experts have."""

@@ -1,4 +1,8 @@
-"""The command `vllm-megamoe`: what a configuration would do, said before anything is started.
+"""What the exit code of a command says; `--help` of each command lists them."""
 
-It reads config files and the plan; it imports neither torch nor vLLM, so an answer takes a fraction of a second.
-"""
+OK = 0
+"""The plan holds, or nothing is missing."""
+REFUSED = 1
+"""A rule is violated, or something is missing."""
+BAD_INPUT = 2
+"""Wrong usage, or a file that cannot be read: nothing was decided."""

@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_megamoe.cli.model.facts import read_facts
-from vllm_megamoe.cli.model.files import find_path, read_model
+from vllm_megamoe.cli.model import find_path, read_facts, read_model
 from vllm_megamoe.cli.plot import check_plot, draw
-from vllm_megamoe.cli.report.compare import compare, read_profiles
-from vllm_megamoe.cli.report.curve import make_curve
+from vllm_megamoe.cli.report.compare import compare, make_curve, read_profiles
 from vllm_megamoe.cli.report.make import make_report
 from vllm_megamoe.cli.report.schema import ComparisonReport, PlanReport
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.read import read_line
-from vllm_megamoe.cli.show.compare import show_comparison
-from vllm_megamoe.cli.show.plan import show_plan
-from vllm_megamoe.cli.show.text import print_whole
+from vllm_megamoe.cli.show.plan import show_comparison, show_plan
+from vllm_megamoe.cli.show.rows import print_whole
 from vllm_megamoe.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-from vllm_megamoe.cli import exit_codes
+from vllm_megamoe import cli
 from vllm_megamoe.cli.doctor_command import EPILOG as DOCTOR_EPILOG
 from vllm_megamoe.cli.doctor_command import doctor
 from vllm_megamoe.cli.plan_command import EPILOG as PLAN_EPILOG
@@ -32,7 +32,7 @@ def _saying(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except MegaMoeError as error:
             typer.echo(f"{NAME}: {error}", err=True)
-            raise typer.Exit(exit_codes.BAD_INPUT) from None
+            raise typer.Exit(cli.BAD_INPUT) from None
 
     return run
 

@@ -1,14 +1,68 @@
-"""`vllm-megamoe doctor`: whether the environment has what serving needs."""
+"""All checks, in the order of the report.
 
+The environment on the terminal.
+
+`vllm-megamoe doctor`: whether the environment has what serving needs.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from vllm_megamoe.cli import exit_codes
-from vllm_megamoe.cli.doctor.environment import read_environment
-from vllm_megamoe.cli.doctor.examine import examine
-from vllm_megamoe.cli.show.doctor import show_report
-from vllm_megamoe.cli.show.text import print_whole
+from vllm_megamoe import cli
+from vllm_megamoe.cli.doctor import packages, variables
+from vllm_megamoe.cli.doctor.environment import Check, Environment, Report, read_environment
+from vllm_megamoe.cli.doctor.packages import processor
+from vllm_megamoe.cli.show.rows import make_console, print_whole
+
+CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
+    packages.python,
+    packages.torch,
+    packages.vllm,
+    packages.stub,
+    packages.foreign_builds,
+    packages.plugin,
+    packages.stack,
+    packages.cann,
+    packages.one_build,
+    processor,
+    variables.plugins,
+    variables.hccl,
+    variables.ours,
+)
+
+
+def examine(env: Environment) -> Report:
+    """Run every check on the environment."""
+    found = tuple(check for each in CHECKS for check in each(env))
+    return Report(
+        ok=not any(check.hinders for check in found),
+        lane="ascend" if env.is_ascend else "cpu",
+        checks=found,
+    )
+
+
+_STYLES = {"ok": "green", "note": "yellow", "missing": "red", "wrong": "red"}
+
+
+def show_report(report: Report) -> None:
+    """Print what was found, then what mends it, as lines to copy."""
+    console = make_console()
+    table = Table.grid(padding=(0, 2))
+    for check in report.checks:
+        table.add_row(Text(check.state, style=_STYLES[check.state]), check.name, check.found)
+    console.print(table)
+    mends = [check for check in report.checks if check.remedy]
+    for check in mends:
+        console.print(Text(f"\n{check.name} ({check.state}):", style=_STYLES[check.state]))
+        print_whole(f"  {check.remedy}")
+    lane = "an Ascend host" if report.lane == "ascend" else "vLLM's CPU platform"
+    sentence = f"All that {lane} needs is here." if report.ok else f"{lane} needs what is missing or wrong above."
+    console.print(Text(f"\n{sentence[0].upper()}{sentence[1:]}", style="green" if report.ok else "red"))
+
 
 EPILOG = """\
 Example: vllm-megamoe doctor --json
@@ -22,4 +76,4 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON for scr
     """Look at the environment: what is there, what is missing, the command that mends it. Imports nothing heavy."""
     report = examine(read_environment())
     print_whole(report.model_dump_json(indent=2)) if json else show_report(report)
-    raise typer.Exit(exit_codes.OK if report.ok else exit_codes.REFUSED)
+    raise typer.Exit(cli.OK if report.ok else cli.REFUSED)

@@ -1,11 +1,71 @@
-"""`vllm-megamoe plan`: what a model's experts would run as, from config files alone."""
+"""The options of `plan`, one name each; the megamoe ones have the names and values of `--additional-config`.
+
+`vllm-megamoe plan`: what a model's experts would run as, from config files alone.
+"""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from vllm_megamoe.cli import exit_codes, options
+from vllm_megamoe import cli
 from vllm_megamoe.cli.answer import Asked, answer
-from vllm_megamoe.cli.given import megamoe_options
-from vllm_megamoe.cli.request import Request
+from vllm_megamoe.cli.request import Request, megamoe_options
+
+_MEGAMOE = "Options of --additional-config"
+_ENGINE = "The engine"
+_OUTPUT = "Output"
+
+Model = Annotated[
+    str | None, typer.Argument(help="Folder of a checkpoint, or its config.json. Weights are not needed.")
+]
+Line = Annotated[
+    str | None, typer.Option("--from", help='Read an existing command line: "vllm serve ...".', show_default=False)
+]
+Tp = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel size.", rich_help_panel=_ENGINE)]
+Dp = Annotated[int | None, typer.Option("--dp", min=1, help="Data parallel size.", rich_help_panel=_ENGINE)]
+Tokens = Annotated[
+    int | None, typer.Option(min=1, help="Scheduler's bound of tokens per step [2048].", rich_help_panel=_ENGINE)
+]
+Draft = Annotated[
+    bool, typer.Option("--draft", help="Plan draft (MTP) layers too, for speculation.", rich_help_panel=_ENGINE)
+]
+Dtype = Annotated[str, typer.Option(help="As vLLM's --dtype.", rich_help_panel=_ENGINE)]
+
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        help="none, a2@9.1, a3@9.1, 950@9.1, a2@9.2, a3@9.2, 950@9.2 [VLLM_MEGAMOE_PROFILE, else none].",
+        rich_help_panel=_MEGAMOE,
+    ),
+]
+Topology = Annotated[str | None, typer.Option(help="auto, mte, urma (950).", rich_help_panel=_MEGAMOE)]
+Backend = Annotated[str | None, typer.Option(help="auto, cann, cpu.", rich_help_panel=_MEGAMOE)]
+UseCase = Annotated[
+    str | None,
+    typer.Option(help="auto, a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp.", rich_help_panel=_MEGAMOE),
+]
+Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy conversion.", rich_help_panel=_MEGAMOE)]
+Padding = Annotated[float | None, typer.Option(help="Most padding, 0.35 for 35 %.", rich_help_panel=_MEGAMOE)]
+Fuse = Annotated[str | None, typer.Option(help="auto, on, off.", rich_help_panel=_MEGAMOE)]
+CombineQuant = Annotated[str | None, typer.Option(help="none, e5m2, e4m3.", rich_help_panel=_MEGAMOE)]
+WeightsType = Annotated[int | None, typer.Option(help="1 sends router weights along.", rich_help_panel=_MEGAMOE)]
+CommMode = Annotated[int | None, typer.Option(help="1 sends one row per rank back.", rich_help_panel=_MEGAMOE)]
+Recv = Annotated[int | None, typer.Option(help="Rows that a rank makes room for.", rich_help_panel=_MEGAMOE)]
+Drop = Annotated[
+    bool | None, typer.Option("--allow-token-drop", help="Accept lost rows below that.", rich_help_panel=_MEGAMOE)
+]
+Budget = Annotated[float | None, typer.Option(help="GiB of workspace [2].", rich_help_panel=_MEGAMOE)]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.", rich_help_panel=_OUTPUT)]
+Compare = Annotated[
+    str | None, typer.Option(help="Profiles side by side: a3@9.1,950@9.2 or all.", rich_help_panel=_OUTPUT)
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Draw memory and wire bytes over EP size (.png, .svg, .pdf).", rich_help_panel=_OUTPUT),
+]
+
 
 EPILOG = """\
 Examples:
@@ -25,29 +85,29 @@ violated, all of them are listed; 2 wrong usage or a file that cannot be read.
 
 def plan(
     context: typer.Context,
-    model: options.Model = None,
-    line: options.Line = None,
-    tp: options.Tp = None,
-    dp: options.Dp = None,
-    max_num_batched_tokens: options.Tokens = None,
-    dtype: options.Dtype = "auto",
-    draft: options.Draft = False,
-    profile: options.Profile = None,
-    topology: options.Topology = None,
-    backend: options.Backend = None,
-    use_case: options.UseCase = None,
-    requant: options.Requant = None,
-    max_padding_overhead: options.Padding = None,
-    fuse_shared_experts: options.Fuse = None,
-    combine_quant: options.CombineQuant = None,
-    topk_weights_type: options.WeightsType = None,
-    combine_comm_mode: options.CommMode = None,
-    max_recv_token_num: options.Recv = None,
-    allow_token_drop: options.Drop = None,
-    workspace_budget_gib: options.Budget = None,
-    json: options.Json = False,
-    compare: options.Compare = None,
-    plot: options.Plot = None,
+    model: Model = None,
+    line: Line = None,
+    tp: Tp = None,
+    dp: Dp = None,
+    max_num_batched_tokens: Tokens = None,
+    dtype: Dtype = "auto",
+    draft: Draft = False,
+    profile: Profile = None,
+    topology: Topology = None,
+    backend: Backend = None,
+    use_case: UseCase = None,
+    requant: Requant = None,
+    max_padding_overhead: Padding = None,
+    fuse_shared_experts: Fuse = None,
+    combine_quant: CombineQuant = None,
+    topk_weights_type: WeightsType = None,
+    combine_comm_mode: CommMode = None,
+    max_recv_token_num: Recv = None,
+    allow_token_drop: Drop = None,
+    workspace_budget_gib: Budget = None,
+    json: Json = False,
+    compare: Compare = None,
+    plot: Plot = None,
 ) -> None:
     """Plan a model before it is served: what runs where, what it needs, what is violated and what mends it.
 
@@ -56,4 +116,4 @@ def plan(
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
     holds = answer(Asked(model, request, json, compare, plot))
-    raise typer.Exit(exit_codes.OK if holds else exit_codes.REFUSED)
+    raise typer.Exit(cli.OK if holds else cli.REFUSED)

@@ -1,8 +1,16 @@
-"""What the user asked for."""
+"""What the user asked for.
 
+The megamoe options that a user gave on this command's own line.
+"""
+
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.options import KEY, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +33,35 @@ class Request:
     dtype: str = "auto"
     draft: bool = False
     line: str | None = None
+
+
+def megamoe_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None, checked as `--additional-config` checks them.
+
+    Raises:
+        ConfigError: with every wrong value, in this command's spelling.
+    """
+    given = {name: parameters[name] for name in Options.model_fields if parameters.get(name) is not None}
+    _, wrong = Options.read({KEY: given})
+    if wrong:
+        raise ConfigError("\n".join(_as_flag(sentence, given) for sentence in wrong))
+    return given
+
+
+def _as_flag(sentence: str, given: Mapping[str, Any]) -> str:
+    """`additional_config['megamoe']: use_case = 'x'; ...` in this command's spelling, with the nearest value."""
+    sentence = sentence.removeprefix(f"additional_config[{KEY!r}]: ")
+    found = re.match(r"(?P<name>\w+) ?= ?(?P<rest>.*)", sentence, re.DOTALL)
+    if found is None or found["name"] not in given:
+        return sentence
+    name, text = found["name"], f"--{found['name'].replace('_', '-')} {found['rest']}"
+    near = difflib.get_close_matches(str(given[name]), _choices(Options.model_fields[name].annotation), 1, 0.4)
+    if near and "did you mean" not in text:
+        text = f"{text.rstrip('.')}; did you mean {near[0]!r}?"
+    return text
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The strings of a Literal, also inside a union with None."""
+    inner = get_args(annotation)
+    return [text for each in inner for text in ([each] if isinstance(each, str) else _choices(each))]

@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from vllm_megamoe.demo.failure import DemoError
-from vllm_megamoe.demo.interrupts import Interrupted, interrupts
-from vllm_megamoe.demo.process import stop_all
 from vllm_megamoe.demo.story import Story
+from vllm_megamoe.testing.process import DemoError, Interrupted, interrupts, stop_all
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

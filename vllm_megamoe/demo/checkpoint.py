@@ -1,15 +1,127 @@
-"""Write a random Qwen3-MoE checkpoint: `python -m vllm_megamoe.demo.checkpoint FOLDER`."""
+"""A tokenizer that needs no download: a token is a byte, plus four special tokens and a chat template.
 
+Random weights with the traits that make a comparison of two MoE implementations worth something.
+
+- Experts differ in scale, and so do their rows and columns: an expert, a row or a scale in the wrong place shows.
+- The MoE's output is as large as the rest of the residual stream: a wrong MoE shows in the logits.
+- Two experts never come close to a tie for a token's top-k. A near-tie goes one way or the other by the last bit of
+  bf16, which changes the logits of two correct implementations at random. So the first `num_experts` hidden channels
+  hold the token's preferences, a whole step apart from each other; the router reads them, and nothing writes to them.
+
+Write a random Qwen3-MoE checkpoint: `python -m vllm_megamoe.demo.checkpoint FOLDER`.
+"""
+
+import math
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3MoeConfig
 
-from vllm_megamoe.demo.tokenizer import END_OF_TEXT, PAD, VOCABULARY_SIZE, make_tokenizer
-from vllm_megamoe.demo.weights import fill
+BYTES = 256
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+VOCABULARY_SIZE = BYTES + len(SPECIAL_TOKENS)
+END_OF_TEXT, PAD = BYTES, BYTES + 3
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer(max_length: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose token id of a byte is the byte's value; the special tokens have 256 to 259."""
+    vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=SPECIAL_TOKENS[0],
+        pad_token=SPECIAL_TOKENS[-1],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=max_length,
+    )
+
+
+def _byte_characters() -> list[str]:
+    """Return the character that the byte-level scheme writes for each byte: itself if visible, else one from U+0100."""
+    visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
+    hidden = [byte for byte in range(BYTES) if byte not in visible]
+    return [chr(byte) if byte in visible else chr(BYTES + hidden.index(byte)) for byte in range(BYTES)]
+
+
+PREFERENCE_STEP = 0.4
+ROUTER_GAIN = 4.0
+ROUTER_NOISE = 0.1
+RESIDUAL_SHARE = 0.5
+LOGIT_STD = 1.0
+MOE_SHARE = 0.5
+
+
+def fill(model: PreTrainedModel, seed: int) -> None:
+    """Overwrite every parameter of the model; the same seed gives the same values."""
+    random = torch.Generator().manual_seed(seed)
+    experts = model.config.num_experts
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_values(name, parameter.shape, experts, random))
+
+
+def _values(name: str, shape: torch.Size, experts: int, random: torch.Generator) -> torch.Tensor:
+    if name.endswith("norm.weight"):
+        values = 1.0 + 0.1 * torch.randn(shape, generator=random)
+        values[:experts] = 1.0
+        return values
+    if name.endswith("embed_tokens.weight"):
+        return _embedding(shape, experts, random)
+    if name.endswith("mlp.gate.weight"):
+        return _router(shape, random)
+    if ".experts." in name:
+        return _experts(name, shape, random)
+    values = torch.randn(shape, generator=random) / math.sqrt(shape[-1])
+    if name.endswith("lm_head.weight"):
+        return values * LOGIT_STD
+    if name.endswith("o_proj.weight"):
+        values *= RESIDUAL_SHARE
+        values[:experts] = 0
+    return values
+
+
+def _embedding(shape: torch.Size, experts: int, random: torch.Generator) -> torch.Tensor:
+    """[vocabulary, hidden]: unit normal, and in the first channels each token's preferences."""
+    values = torch.randn(shape, generator=random)
+    popularity = torch.linspace(-1.0, 1.0, experts)
+    wishes = torch.randn(shape[0], experts, generator=random) + popularity
+    values[:, :experts] = PREFERENCE_STEP * (wishes.argsort(-1).argsort(-1) - (experts - 1) / 2)
+    return values
+
+
+def _router(shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+    """[experts, hidden]: reads the preferences in an order of its own, and a little of everything else."""
+    experts = shape[0]
+    values = ROUTER_NOISE * torch.randn(shape, generator=random) / math.sqrt(shape[-1])
+    order = torch.randperm(experts, generator=random)
+    values[:, :experts] = ROUTER_GAIN * torch.eye(experts)[order]
+    return values
+
+
+def _experts(name: str, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+    """[experts, rows, columns]: uneven in all directions, by up to 2 times between experts, 4 within one."""
+    experts, rows, columns = shape
+    values = torch.randn(shape, generator=random) / math.sqrt(columns)
+    for direction, octaves in (((experts, 1, 1), 1), ((experts, rows, 1), 2), ((experts, 1, columns), 2)):
+        values *= 2.0 ** (octaves * (torch.rand(direction, generator=random) - 0.5))
+    if name.endswith("down_proj"):
+        values *= MOE_SHARE
+        values[:, :experts] = 0
+    return values
+
 
 MAX_LENGTH = 2048
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vllm_megamoe.demo.client import Client
+from vllm_megamoe.testing.server import Client
 
 PROMPTS = (
     "Once",

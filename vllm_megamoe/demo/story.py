@@ -9,15 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vllm_megamoe.demo import load, report
-from vllm_megamoe.demo.baseline import make_baseline, read_baseline
-from vllm_megamoe.demo.cache import Cache
-from vllm_megamoe.demo.client import Client
+from vllm_megamoe.demo import report
+from vllm_megamoe.demo.baseline import Cache, make_baseline, read_baseline
 from vllm_megamoe.demo.comparison import Difference, compare
-from vllm_megamoe.demo.failure import DemoError
-from vllm_megamoe.demo.process import OwnProcess
-from vllm_megamoe.demo.progress import waiting
-from vllm_megamoe.demo.server import serving
+from vllm_megamoe.testing.process import DemoError, OwnProcess
+from vllm_megamoe.testing.server import Client, serving, waiting
 
 OPERATOR_OPTIONS = ["--quantization", "megamoe", "--tensor-parallel-size", "2", "--enable-expert-parallel"]
 QUESTION = "What does a mixture of experts do?"
@@ -56,11 +52,11 @@ class Story:
         options = [*OPERATOR_OPTIONS, *self._eager(), *self.options]
         log = cache.log("server")
         with serving(self.console, cache.checkpoint, options, log, self._environment(cache)) as client:
-            before = load.settled_load(log, LOAD_INTERVAL_S, needed=False)
+            before = report.settled_load(log, LOAD_INTERVAL_S, needed=False)
             self._ask(client)
             found = self._compare(client, cache)
             self._say("Expert load: tokens that each expert got for these questions")
-            report.show_load(self.console, load.since(before, load.settled_load(log, LOAD_INTERVAL_S)))
+            report.show_load(self.console, report.since(before, report.settled_load(log, LOAD_INTERVAL_S)))
             if self.keep:
                 self._wait_for_interrupt(client)
         self.console.print("    stopped; no process is left", highlight=False)

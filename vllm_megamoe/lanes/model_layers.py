@@ -12,14 +12,13 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
 from vllm_megamoe.checkpoint.recognise import experts_format
-from vllm_megamoe.lanes.engine_facts import read_engine
-from vllm_megamoe.lanes.layer_facts import expert_names, read_layer
+from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
+from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.lanes.parallel_state import check_placement, read_seat
 from vllm_megamoe.lanes.shared_experts import spare_fused, take_shared
-from vllm_megamoe.lanes.shared_facts import shared_names
-from vllm_megamoe.method import layer_op
-from vllm_megamoe.method.layer_state import LayerState
-from vllm_megamoe.method.moe_method import MegaMoeMethod
+from vllm_megamoe.lanes.startup import read_engine
+from vllm_megamoe.layer import state
+from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import plan_layer
@@ -98,7 +97,7 @@ def moe_method(
     live = LiveLayer(layer, get_current_vllm_config(), section, side_files)
     plan = live.plan()
     check_placement(layer)
-    layer_op.set_finder(_find)
+    state.set_finder(_find)
     return MegaMoeMethod(layer.moe_config, plan, read_seat(layer.moe_config), live)
 
 

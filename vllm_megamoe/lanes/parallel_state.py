@@ -9,7 +9,7 @@ from vllm.distributed import get_ep_group
 from vllm.forward_context import get_forward_context
 
 from vllm_megamoe.errors import ConfigError, PeerError
-from vllm_megamoe.method.seat import Seat
+from vllm_megamoe.layer.rows import Seat
 
 
 def read_seat(moe_config: Any) -> Seat:

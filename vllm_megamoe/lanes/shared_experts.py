@@ -15,7 +15,7 @@ from vllm.distributed import tensor_model_parallel_all_gather
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.method.moe_method import MegaMoeMethod
+from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 Process = Callable[[torch.nn.Module], None]

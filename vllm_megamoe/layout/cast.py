@@ -1,14 +1,87 @@
-"""format_cast: put a tensor into a storage format and take it back, by torch_npu or by `FormattedTensor`."""
+"""FRACTAL_NZ as pure functions: blocks of C0 columns, each stored as a plain matrix of rows.
 
+A block of columns is contiguous; a range of rows is one stretch out of every block.
+
+    logical [R, C]  ->  stored [ceil(C/C0), ceil(R/16), 16, C0]
+    off(r, c) = (c / C0) * (R16 * C0) + (r / 16) * (16 * C0) + (r % 16) * C0 + c % C0,   R16 = R rounded up to 16
+
+Source: operator documents, format FRACTAL_NZ (zN order); docs/layouts.md draws it.
+
+Formats on an NPU: torch_npu casts, and is asked afterwards whether it did.
+
+format_cast: put a tensor into a storage format and take it back, by torch_npu or by `FormattedTensor`.
+"""
+
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from vllm_megamoe.acl import AclFormat, block_columns
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclFormat, block_columns
 from vllm_megamoe.layout.formatted import FormattedTensor, inner
-from vllm_megamoe.layout.fractal import from_nz, to_nz
+
+FRACTAL_ROWS = 16
+
+
+def to_nz(matrix: Tensor, c0: int) -> Tensor:
+    """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing."""
+    *lead, rows, columns = matrix.shape
+    padded = pad(matrix, (0, -columns % c0, 0, -rows % FRACTAL_ROWS))
+    blocks = padded.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
+    # [..., R/16, 16, C/c0, c0] -> [..., C/c0, R/16, 16, c0]
+    return blocks.movedim(-2, -4).contiguous()
+
+
+def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
+    """The inverse: [..., ceil(columns/c0), ceil(rows/16), 16, c0] -> contiguous [..., rows, columns]."""
+    matrix = stored.movedim(-4, -2).flatten(-2).flatten(-3, -2)
+    return matrix[..., :rows, :columns].contiguous()
+
+
+# Ids of plain storage that torch_npu names after a tensor's rank: NCHW, ND, NCL, NCDHW (contract with torch_npu).
+_PLAIN = frozenset({0, 2, 30, 47})
+
+
+def _torch_npu() -> Any:
+    return importlib.import_module("torch_npu")
+
+
+def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
+    """Cast on the device.
+
+    Raises:
+        LayoutError: the tensor is in another format afterwards.
+    """
+    torch_npu = _torch_npu()
+    # Builds whose default is off cast to an internal format without doing anything (torch_api.txt sets it as well).
+    torch_npu.npu.config.allow_internal_format = True
+    cast: Tensor = torch_npu.npu_format_cast(tensor, int(fmt))
+    found = npu_format_of(cast)
+    if found is not fmt:
+        raise LayoutError(
+            f"npu_format_cast left a {tensor.dtype} tensor {list(tensor.shape)} in {found.name}; wanted {fmt.name}. "
+            "Set torch_npu.npu.config.allow_internal_format = True before the first tensor is made."
+        )
+    return cast
+
+
+def npu_format_of(tensor: Tensor) -> AclFormat:
+    """The format that torch_npu reports, plain ones as ND.
+
+    Raises:
+        LayoutError: a format that this package does not know.
+    """
+    found = int(_torch_npu().get_npu_format(tensor))
+    if found in _PLAIN:
+        return AclFormat.ND
+    if found not in set(AclFormat):
+        raise LayoutError(f"a tensor {list(tensor.shape)} is in format {found}; wanted ND or a FRACTAL_NZ format.")
+    return AclFormat(found)
+
 
 # Layout moves bytes: an integer of the element's size stands for dtypes that torch cannot pad.
 _CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -27,7 +100,7 @@ def format_cast(tensor: Tensor, fmt: AclFormat | int) -> Tensor:
     """
     target = _known(fmt)
     if tensor.device.type == "npu":
-        from vllm_megamoe.layout.npu import npu_format_cast
+        pass
 
         return npu_format_cast(tensor, target)
     if format_of(tensor) == target:
@@ -45,7 +118,7 @@ def format_of(tensor: Tensor) -> AclFormat:
     if isinstance(tensor, FormattedTensor):
         return AclFormat(tensor.acl_format)
     if tensor.device.type == "npu":
-        from vllm_megamoe.layout.npu import npu_format_of
+        pass
 
         return npu_format_of(tensor)
     return AclFormat.ND

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclFormat
 
 _aten = torch.ops.aten
 _Handler = Callable[..., Any]

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from vllm_megamoe.ops import cann
 from vllm_megamoe.ops.backend import resolve
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.create import create_twin_buffer
+from vllm_megamoe.ops.cann import adapter
 from vllm_megamoe.ops.settings import Settings, active_settings
-from vllm_megamoe.ops.twin.arguments import call_twin
+from vllm_megamoe.ops.twin.create import create_twin_buffer
+from vllm_megamoe.ops.twin.op import call_twin
 
 Weights = Sequence[Tensor] | Tensor
 
@@ -68,7 +68,7 @@ def get_symm_buffer_for_mega_moe(
     }
     sizes = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
     if resolve(config.backend) == "cann":
-        buffer: SymmBuffer = cann.create_buffer(group, sizes, arguments)
+        buffer: SymmBuffer = adapter.create_buffer(group, sizes, arguments)
         return buffer
     return create_twin_buffer(group, sizes, arguments, config)
 
@@ -161,4 +161,4 @@ def mega_moe(
     positional = (x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer)
     if isinstance(sym_buffer, SymmBuffer):
         return call_twin(*positional, **arguments)
-    return cann.call(*positional, **arguments)
+    return adapter.call(*positional, **arguments)

@@ -5,9 +5,9 @@ import logging
 from functools import cache
 from typing import Literal
 
+from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.settings import Backend
-from vllm_megamoe.profiles.choice import simulated_profile
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,6 @@ def _missing_for_cann() -> str:
     for package in ("torch_npu", "cann_ops_transformer"):
         if importlib.util.find_spec(package) is None:
             return f"no package {package}"
-    from vllm_megamoe.ops.cann import npu_is_present
+    from vllm_megamoe.ops.cann.adapter import npu_is_present
 
     return "" if npu_is_present() else "no NPU"

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 
 _numbers = itertools.count(1)
 _live: "weakref.WeakValueDictionary[str, SymmBuffer]" = weakref.WeakValueDictionary()

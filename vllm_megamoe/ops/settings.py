@@ -7,9 +7,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from vllm_megamoe.environment import choose_profile, profile_from_environment
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.numerics.switches import Numerics
-from vllm_megamoe.profiles.choice import choose_profile, profile_from_environment
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
 Backend = Literal["auto", "cann", "cpu"]

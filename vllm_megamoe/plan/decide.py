@@ -5,19 +5,18 @@ import math
 from vllm_megamoe.plan.activation import ActivationPlan, plan_activation
 from vllm_megamoe.plan.capacity import Capacity, Pad, largest_chunk
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
-from vllm_megamoe.plan.geometry import plan_padding
-from vllm_megamoe.plan.layer_plan import LayerPlan
-from vllm_megamoe.plan.operator_facts import buffer_facts, call_facts
+from vllm_megamoe.plan.layer_plan import LayerPlan, buffer_facts, call_facts
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.padding import Padding
+from vllm_megamoe.plan.padding import Padding, plan_padding
 from vllm_megamoe.plan.rules import RULES
 from vllm_megamoe.plan.shared import SharedPlan, plan_shared
 from vllm_megamoe.plan.use_case import UseCaseChoice, choose_use_case
-from vllm_megamoe.plan.violation import Violation, of_product
+from vllm_megamoe.plan.verdict import Violation, of_product
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
-from vllm_megamoe.profiles.sizes import hccl_buffsize_mb, weight_bytes, window_memory, workspace_bytes
+from vllm_megamoe.profiles.sizes.memory import weight_bytes, workspace_bytes
+from vllm_megamoe.profiles.sizes.window import hccl_buffsize_mb, window_memory
 from vllm_megamoe.profiles.use_cases import UseCase
 
 GIB = 1 << 30

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from vllm_megamoe.environment import choose_profile
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.choice import choose_profile
 from vllm_megamoe.profiles.profile import PROFILE_NAMES, find_profile
 
 KEY = "megamoe"

@@ -2,9 +2,18 @@
 
 Zero gate and up rows give an activation of 0 (every activation of the operator has A(0, 0) = 0), zero input columns add
 nothing to a sum, and no amax over a row or group rises by a zero; so padding changes no result.
+
+The sizes that a product takes, and what a model's sizes become for it.
 """
 
+import math
 from dataclasses import dataclass
+
+from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.verdict import Violation
+from vllm_megamoe.profiles.limits import Limits, limits_of
+from vllm_megamoe.profiles.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +48,56 @@ class Padding:
             if was != now
         ]
         return f"{', '.join(parts)} (+{self.overhead:.0%} weights and FLOPs)" if parts else "none"
+
+
+def plan_padding(layer: MoeFacts, profile: Profile, options: Options) -> tuple[Padding | None, list[Violation]]:
+    """Sizes as the operator gets them; None where no padding makes them legal. Profile `none` never pads."""
+    hidden, width = layer.hidden, layer.intermediate_hidden
+    limits = limits_of(profile)
+    found: list[Violation] = []
+    padded_hidden = limits.hidden.value.at_least(hidden)
+    if padded_hidden is None:
+        wanted = f"{limits.hidden.value} ({limits.hidden.source})"
+        remedy = "Serve this model without --quantization megamoe."
+        found.append(Violation(layer.name, f"hidden = {hidden}", wanted, remedy))
+    padded_width = limits.intermediate.value.at_least(width)
+    if padded_width is None:
+        found.append(_too_wide(layer, limits))
+    if padded_hidden is None or padded_width is None:
+        return None, found
+    padding = Padding(padded_hidden, padded_width, hidden, width)
+    if padding.overhead > options.max_padding_overhead:
+        enough = math.ceil(padding.overhead * 100) / 100
+        remedy = f"Set max_padding_overhead to {enough:.2f} to pay for it, or choose another profile."
+        wanted = f"at most {options.max_padding_overhead:.0%} (max_padding_overhead)"
+        found.append(Violation(layer.name, f"needs zero-padding: {padding}", wanted, remedy))
+    return padding, found
+
+
+def _too_wide(layer: MoeFacts, limits: Limits) -> Violation:
+    split = split_needed(layer.intermediate_hidden, layer.topk, limits)
+    remedy = "Serve this model without --quantization megamoe"
+    if split is not None:
+        parts, width = split
+        remedy += (
+            f": each expert would have to be split into {parts} of {width}, which makes {layer.num_experts * parts} "
+            f"experts and topk {layer.topk * parts}, and that conversion does not exist"
+        )
+    wanted = f"{limits.intermediate.value} ({limits.intermediate.source})"
+    return Violation(layer.name, f"intermediate_hidden = {layer.intermediate_hidden}", wanted, remedy + ".")
+
+
+def split_needed(intermediate: int, topk: int, limits: Limits) -> tuple[int, int] | None:
+    """(parts, width) of the split that an expert too wide would need: the least padding, then the fewest parts.
+
+    Every part is an expert of its own, so topk grows with the parts and may not exceed the product's limit.
+    """
+    found = []
+    for parts in range(2, limits.max_topk.value // topk + 1):
+        width = limits.intermediate.value.at_least(-(-intermediate // parts))
+        if width is not None:
+            found.append((parts * width, parts, width))
+    if not found:
+        return None
+    _, parts, width = min(found)
+    return parts, width

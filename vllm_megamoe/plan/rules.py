@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from vllm_megamoe.plan.activation import ACTIVATIONS
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.violation import Violation
+from vllm_megamoe.plan.verdict import Violation
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile
 

@@ -1,13 +1,94 @@
-"""HCCL communicators: one a process group, with the window that it owns from its creation on."""
+"""The context tensor: what a buffer tells the kernel about its communicator (op struct CommContext).
 
+int32 [4100]: u32 rank, u32 ranks per server, u64 context address, u64 [1024] windows, u64 [1024] handles.
+
+Memory that rows of other ranks land in, found by its address as the kernel finds it.
+
+It is never cleared between calls: what nobody wrote in this call is what an earlier call left, of whichever buffer.
+
+HCCL communicators: one a process group, with the window that it owns from its creation on.
+"""
+
+import itertools
+import weakref
+
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from vllm_megamoe.environment import hccl_buffsize
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.window_size import hccl_buffsize
-from vllm_megamoe.simulator.context import make_context, no_context
 from vllm_megamoe.simulator.deviations import active_deviations
-from vllm_megamoe.simulator.memory import Memory
+
+WORDS = 4100
+_WINDOWS_AT = 4
+
+
+def make_context(rank: int, ranks: int, address: int) -> Tensor:
+    """A context whose own window is at `address`."""
+    context = no_context()
+    context[0], context[1] = rank, ranks
+    own = _WINDOWS_AT + 2 * rank
+    context[own : own + 2] = torch.tensor([address], dtype=torch.int64).view(torch.int32)
+    return context
+
+
+def no_context() -> Tensor:
+    """All zero: what a second buffer on a 950 communicator gets."""
+    return torch.zeros(WORDS, dtype=torch.int32)
+
+
+def own_address(context: Tensor) -> int:
+    """Address of the own window, 0 in an all-zero context."""
+    own = _WINDOWS_AT + 2 * int(context[0])
+    return int(context[own : own + 2].clone().view(torch.int64))
+
+
+_ALIGNMENT = 1 << 21
+_numbers = itertools.count(1)
+_at: "weakref.WeakValueDictionary[int, Memory]" = weakref.WeakValueDictionary()
+
+
+class Memory:
+    """A window of a communicator (A2/A3) or an allocation of its own (950).
+
+    Args:
+        group: whose ranks write into it.
+        number: of this memory among the group's, equal on all ranks.
+        fill: byte that it holds before anything is written; 0xFF makes NaN of every float type.
+
+    Attributes:
+        address: as the context tensor holds it.
+        calls: completed calls on it.
+        freed: whether it was given back.
+    """
+
+    def __init__(self, group: ProcessGroup, number: int, fill: int) -> None:
+        self.group, self.number, self.fill = group, number, fill
+        self.address = next(_numbers) * _ALIGNMENT
+        self.calls = 0
+        self.freed = False
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        _at[self.address] = self
+
+    def area(self, start: int, stop: int) -> Tensor:
+        """uint8 [stop - start], a view that can be read and written."""
+        if stop > len(self._bytes):
+            grown = torch.full((stop,), self.fill, dtype=torch.uint8)
+            grown[: len(self._bytes)] = self._bytes
+            self._bytes = grown
+        return self._bytes[start:stop]
+
+    def free(self) -> None:
+        """Give it back; its address stays known, so that a later use can be named."""
+        self.freed = True
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+
+def memory_at(address: int) -> Memory | None:
+    """The memory at an address, None for an address that was never given out."""
+    return _at.get(address)
+
 
 MIB = 1 << 20
 _UNTOUCHED, _CLEARED = 0xFF, 0

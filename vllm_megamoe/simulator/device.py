@@ -7,9 +7,9 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
-from vllm_megamoe.simulator.npu.small import make_small_torch_npu
+from vllm_megamoe.simulator.npu import make_small_torch_npu
+from vllm_megamoe.simulator.package.buffer import as_module
 from vllm_megamoe.simulator.package.head import Head
-from vllm_megamoe.simulator.package.module import as_module
 from vllm_megamoe.simulator.package.release_9_1 import Release
 
 

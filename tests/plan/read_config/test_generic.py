@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
-from vllm_megamoe.plan.read_config import architecture_of, is_known, read_layers
+from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, read_layers
 
 NEW = {"architectures": ["BrandNewForCausalLM"], "hidden_size": 64, "num_hidden_layers": 3, "hidden_act": "silu"}
 

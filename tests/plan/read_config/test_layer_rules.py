@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.plan.read_config import read_layers
+from vllm_megamoe.plan.read_config.reader import read_layers
 
 SIZES = {
     "hidden_size": 64,

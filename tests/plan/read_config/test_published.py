@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.read_config import architecture_of, read_layers
+from vllm_megamoe.plan.read_config.reader import architecture_of, read_layers
 
 # MoE layers, draft layers, first MoE layer, experts, top-k, hidden, width, shared width: from the models' papers and
 # cards, and the table of families in the survey of checkpoints.

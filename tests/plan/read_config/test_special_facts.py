@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
-from vllm_megamoe.plan.read_config import read_layers
+from vllm_megamoe.plan.read_config.reader import read_layers
 
 SIZES = {
     "hidden_size": 64,

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
 A2 = [find_profile("a2@9.1"), find_profile("a2@9.2")]

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
+from vllm_megamoe.experts.operands import ExpertOperands, to_operands
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.layout.operands import ExpertOperands, to_operands
-from vllm_megamoe.profiles.sizes import expert_bytes, weight_bytes
+from vllm_megamoe.profiles.sizes.memory import expert_bytes, weight_bytes
 from vllm_megamoe.profiles.use_cases import UseCase
-from vllm_megamoe.weights import DenseExperts, Experts, IntExperts, MxExperts
 
 E = 3
 # H and I: K/64 odd; blocks of 32 and 16 bytes and of 16 rows broken; FP4 with an odd number of groups

@@ -7,9 +7,9 @@ from hypothesis import given
 from profiles.sizes.buffers import legal_950, make, on_950
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import find_profile
-from vllm_megamoe.profiles.sizes import (
+from vllm_megamoe.profiles.sizes.window import (
     ccl_buffer_size,
     hccl_buffsize_mb,
     operator_helper,

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from profiles.sizes.buffers import A2, A3, legal_a2_a3, make
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile, find_profile
-from vllm_megamoe.profiles.sizes import ccl_buffer_size, hccl_buffsize_mb, operator_helper, window_memory
+from vllm_megamoe.profiles.sizes.window import ccl_buffer_size, hccl_buffsize_mb, operator_helper, window_memory
 
 MIB = 1 << 20
 

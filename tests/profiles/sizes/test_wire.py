@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles.sizes.buffers import A2, A3, make, on_950
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile, find_profile
-from vllm_megamoe.profiles.sizes import wire_bytes_per_token
+from vllm_megamoe.profiles.sizes.wire import wire_bytes_per_token
 
 TOP8 = {mode: make(16, 256, 128, 8, 7168, mode) for mode in (0, 2, 4)}
 

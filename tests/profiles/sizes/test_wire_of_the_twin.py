@@ -12,9 +12,9 @@ from oracle.make import Shape, make_case
 from torch import Tensor
 
 from vllm_megamoe.ops.twin.session import Session
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import find_profile
-from vllm_megamoe.profiles.sizes import wire_bytes_per_token
+from vllm_megamoe.profiles.sizes.wire import wire_bytes_per_token
 
 MODES: list[dict[str, Any]] = [
     {},

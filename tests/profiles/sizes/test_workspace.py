@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from profiles.sizes.buffers import A2, A3, legal_950, legal_a2_a3, make, on_950
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import find_profile
-from vllm_megamoe.profiles.sizes import received_rows, workspace_bytes
+from vllm_megamoe.profiles.sizes.common import received_rows
+from vllm_megamoe.profiles.sizes.memory import workspace_bytes
 
 MIB = 1 << 20
 INT_CASES = ["a16w16", "a8w8-int", "a8w4-int"]

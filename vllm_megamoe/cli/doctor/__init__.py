@@ -1,1 +1,1 @@
-"""`doctor`: what the environment has, what it lacks, and the command that mends it. Nothing heavy is imported."""
+"""`doctor`: what the environment has, what it lacks, and the command that fixes it. Nothing heavy is imported."""

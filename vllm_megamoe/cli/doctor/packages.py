@@ -1,9 +1,13 @@
-"""Checks of the packages that every lane needs, and of those that the CPU lane must be without."""
+"""Checks of the packages that every lane needs, and of those that the CPU lane must be without.
+
+Checks of the Ascend stack. Where none of it is installed, one note says so: the CPU lane needs none of it.
+
+Check of the processor, for the lane that computes on it.
+"""
 
 from collections.abc import Iterator
 
-from vllm_megamoe.cli.doctor.check import Check
-from vllm_megamoe.cli.doctor.environment import Environment
+from vllm_megamoe.cli.doctor.environment import Check, Environment
 
 PYTHON = (3, 11)
 TORCH = (2, 10)
@@ -112,3 +116,70 @@ def _numbers(version: str) -> tuple[int, ...]:
             break
         numbers.append(int(part))
     return tuple(numbers)
+
+
+# vllm-ascend's requirements of 2026-08 and the operator's wheel, which belongs to a build of CANN's operator package.
+_REMEDIES = {
+    "vllm-ascend": "pip install vllm-ascend, in the release that matches your vLLM (its page names the pair)",
+    "torch-npu": "pip install torch-npu, in the release that matches your torch",
+    "cann-ops-transformer": (
+        "Install the wheel that your CANN operator package brings (torch_extension): wheel and kernels must come from "
+        "one build."
+    ),
+}
+_SET_ENV = "source <CANN folder>/set_env.sh"
+
+
+def stack(env: Environment) -> Iterator[Check]:
+    """vllm-ascend, torch_npu and cann_ops_transformer: all three or none."""
+    if not env.is_ascend:
+        text = "vllm-ascend, torch_npu, cann_ops_transformer: not installed, and only needed on a host with NPUs"
+        yield Check(name="Ascend stack", state="note", found=text)
+        return
+    for name, remedy in _REMEDIES.items():
+        found = env.versions.get(name)
+        if found is None:
+            yield Check(name=name, state="missing", found="not installed", remedy=remedy)
+        else:
+            yield Check(name=name, state="ok", found=found)
+
+
+def cann(env: Environment) -> Iterator[Check]:
+    """The operator's package of CANN 9.1.0 compiles at import and reads ASCEND_HOME_PATH for it."""
+    if not env.is_ascend:
+        return
+    name = "ASCEND_HOME_PATH"
+    if env.ascend_home is None:
+        yield Check(name=name, state="missing", found="not set; importing cann_ops_transformer fails", remedy=_SET_ENV)
+    elif not env.ascend_home:
+        text = f"{env.variables.get(name, '')}: no such folder"
+        yield Check(name=name, state="wrong", found=text, remedy=_SET_ENV)
+    else:
+        version = f"CANN {env.cann_version}" if env.cann_version else "version of CANN not recorded there"
+        yield Check(name=name, state="ok", found=f"{env.variables.get(name, '')} ({version})")
+
+
+def one_build(env: Environment) -> Iterator[Check]:
+    """A wrapper and kernels of different builds pass arguments that the other side reads differently."""
+    wheel = env.versions.get("cann-ops-transformer")
+    if wheel is None or not env.cann_version:
+        return
+    text = f"cann_ops_transformer {wheel} beside CANN {env.cann_version}; no file tells whether they are of one build"
+    yield Check(name="one build", state="note", found=text, remedy=_REMEDIES["cann-ops-transformer"])
+
+
+_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+
+
+def processor(env: Environment) -> Iterator[Check]:
+    """vLLM's CPU build has kernels for AVX2 and for AVX-512 on x86-64."""
+    if env.is_ascend:
+        return
+    known = [flag for flag in _TELLING if flag in env.cpu_flags]
+    found = f"{env.machine}: {', '.join(known) if known else 'no vector features that this system tells of'}"
+    if env.machine == "x86_64" and env.cpu_flags and not {"avx2", "avx512f"} & env.cpu_flags:
+        yield Check(name="processor", state="wrong", found=found, remedy="Use a processor with AVX2 at least.")
+    elif env.machine == "x86_64" and "avx512f" not in env.cpu_flags:
+        yield Check(name="processor", state="note", found=found, remedy="AVX-512 would be faster.")
+    else:
+        yield Check(name="processor", state="ok", found=found)

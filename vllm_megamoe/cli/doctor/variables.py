@@ -3,8 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterator
 
-from vllm_megamoe.cli.doctor.check import Check
-from vllm_megamoe.cli.doctor.environment import Environment
+from vllm_megamoe.cli.doctor.environment import Check, Environment
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.profiles.profile import PROFILE_NAMES, find_profile
 

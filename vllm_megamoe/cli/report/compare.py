@@ -1,14 +1,31 @@
-"""Several profiles for one model."""
+"""Memory and wire bytes over the legal EP sizes.
+
+Several profiles for one model.
+"""
 
 import difflib
 from dataclasses import replace
 
-from vllm_megamoe.cli.model.facts import Model
-from vllm_megamoe.cli.report.make import make_report
-from vllm_megamoe.cli.report.schema import ComparisonReport
+from vllm_megamoe.cli.model import Model
+from vllm_megamoe.cli.report.groups import memory_of, wire_of
+from vllm_megamoe.cli.report.make import at_ep_size, make_report
+from vllm_megamoe.cli.report.schema import ComparisonReport, CurvePoint
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.plan import draft_plan
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
+
+
+def make_curve(model: Model, plan: Plan, sizes: tuple[int, ...]) -> tuple[CurvePoint, ...]:
+    """One point for each size at which something can be planned; options and tokens stay."""
+    points = []
+    for size in sizes:
+        there, _ = draft_plan(at_ep_size(plan.engine, size), model.layers, plan.options)
+        memory, wire = memory_of(there), wire_of(there)
+        if memory is not None and wire is not None:
+            points.append(CurvePoint(ep_size=size, memory=memory, wire=wire))
+    return tuple(points)
 
 
 def read_profiles(text: str) -> tuple[str, ...]:

@@ -1,12 +1,92 @@
-"""Layers that are alike, as one line of the report."""
+"""Memory of a rank and bytes on the wire, from the plan's own numbers.
+
+Which sizes of the expert-parallel communicator a profile takes for a model.
+
+Layers that are alike, as one line of the report.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from vllm_megamoe.cli.report.schema import ActivationReport, GroupReport, PaddingReport, RowsReport, SharedReport
+from vllm_megamoe.cli.report.schema import (
+    ActivationReport,
+    GroupReport,
+    MemoryReport,
+    PaddingReport,
+    RowsReport,
+    SharedReport,
+    WireReport,
+)
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
 from vllm_megamoe.plan.screen import kinds, layer_numbers, number_runs
+from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.sizes.wire import wire_bytes_per_token
+
+
+def memory_of(plan: Plan) -> MemoryReport | None:
+    """What the operator takes on a rank; of a pipeline the share of its largest stage. None for an empty plan."""
+    if not plan.layers:
+        return None
+    stages = plan.engine.pipeline_parallel
+    weights = sorted((layer.weight_bytes for layer in plan.layers), reverse=True)
+    windows = {layer.buffer: layer.window_bytes for layer in plan.layers}
+    return MemoryReport(
+        weights=sum(weights[: -(-len(weights) // stages)]),
+        window=sum(windows.values()),
+        workspace=max(layer.capacity.workspace_bytes for layer in plan.layers),
+    )
+
+
+def wire_of(plan: Plan) -> WireReport | None:
+    """What a token of the first layer moves. None for an empty plan."""
+    if not plan.layers:
+        return None
+    first = plan.layers[0]
+    wire = wire_bytes_per_token(plan.profile, first.buffer, use_case=first.use_case.value)
+    expected = wire.combine_merged_expected
+    merged = first.buffer.combine_comm_mode == 1 and expected is not None
+    return WireReport(
+        dispatch=wire.dispatch,
+        combine=round(expected or 0) if merged else wire.combine,
+        dispatch_without_router_weights=wire.dispatch_without_weights,
+        dispatch_with_router_weights=wire.dispatch_with_weights,
+        combine_without_dedup=wire.combine,
+        combine_with_dedup=None if expected is None else round(expected),
+        combine_with_dedup_worst=wire.combine_merged_worst,
+        remote_share=round(wire.remote_share, 4),
+    )
+
+
+def hccl_of(plan: Plan) -> int | None:
+    """The HCCL_BUFFSIZE that the largest layer needs, in MB; None where none needs it."""
+    return max((layer.hccl_buffsize_mb for layer in plan.layers if layer.hccl_buffsize_mb is not None), default=None)
+
+
+_MOST = 1024
+"""No profile takes more ranks (docs/limits.md)."""
+_USUAL = 8
+"""Ranks of one host, the size that is chosen where none was asked for."""
+
+
+def legal_ep_sizes(layers: Iterable[MoeFacts], profile: Profile) -> tuple[int, ...]:
+    """Sizes that divide the experts of every layer and stay within the profile's limits, ascending."""
+    limits = limits_of(profile)
+    counts = {layer.num_experts for layer in layers}
+    return tuple(
+        size
+        for size in range(1, min(max(counts, default=0), _MOST) + 1)
+        if size in limits.ep_sizes.value
+        and all(n % size == 0 and n // size <= limits.max_experts_per_rank.value for n in counts)
+    )
+
+
+def usual_size(legal: tuple[int, ...], profile: Profile) -> int:
+    """The size to plan for where the user names none: 1 without a product, else the largest legal one up to 8."""
+    if profile.product == "none":
+        return 1
+    return max((size for size in legal if size <= _USUAL), default=min(legal, default=_USUAL))
 
 
 def make_groups(plan: Plan, layers: Sequence[MoeFacts]) -> tuple[GroupReport, ...]:

@@ -1,30 +1,62 @@
-"""Plan a model and put the answer together."""
+"""What a reader should know beside the plan: sentences that violate nothing.
 
+The answer in a sentence.
+
+Plan a model and put the answer together.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_megamoe.cli.model.facts import Model
-from vllm_megamoe.cli.report.ep_sizes import legal_ep_sizes, usual_size
-from vllm_megamoe.cli.report.groups import make_groups
-from vllm_megamoe.cli.report.notes import notes_of
+from vllm_megamoe.cli.model import Model
+from vllm_megamoe.cli.report.groups import hccl_of, legal_ep_sizes, make_groups, memory_of, usual_size, wire_of
 from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
-from vllm_megamoe.cli.report.sentences import summary_of
-from vllm_megamoe.cli.report.sizes import hccl_of, memory_of, wire_of
 from vllm_megamoe.cli.request import Request
-from vllm_megamoe.cli.serve_line.correct import correct_line
+from vllm_megamoe.cli.serve_line.correct import correct_line, set_given
 from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
-from vllm_megamoe.cli.serve_line.given import set_given
-from vllm_megamoe.cli.serve_line.line import ServeLine
+from vllm_megamoe.cli.serve_line.line import ServeLine, Step, write_line
 from vllm_megamoe.cli.serve_line.read import read_line
-from vllm_megamoe.cli.serve_line.step import Step
-from vllm_megamoe.cli.serve_line.suggest import suggest_line
-from vllm_megamoe.cli.serve_line.variables import correct_variables
-from vllm_megamoe.cli.serve_line.write import write_line
+from vllm_megamoe.cli.serve_line.suggest import correct_variables, suggest_line
+from vllm_megamoe.environment import PROFILE_VARIABLE
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.options import KEY, Options
 from vllm_megamoe.plan.plan import draft_plan
-from vllm_megamoe.profiles.choice import PROFILE_VARIABLE
 from vllm_megamoe.profiles.profile import Profile, find_profile
+
+
+def notes_of(model: Model, drafts_left_out: int, line: ServeLine | None) -> Iterator[str]:
+    """Sentences about the model and the command line."""
+    if model.layers and not model.known:
+        yield (
+            f"{model.architecture or 'This architecture'} stands in no table: its config was read by the names that "
+            "most configs share. Compare the sizes with the model's code, or teach it with register_model_facts."
+        )
+    for each in model.formats:
+        if not each.loads:
+            yield f"{each.label} cannot be loaded yet; {each.note}."
+    if drafts_left_out:
+        yield f"{drafts_left_out} draft (MTP) layer(s) with experts are left out; --draft plans them, for speculation."
+    if line is not None and line.value("config") is not None:
+        yield f"--config {line.value('config')} is not read: flags in it are not part of this plan."
+
+
+def summary_of(model: Model, engine: EngineFacts, profile: Profile, violated: int) -> str:
+    """One sentence: nothing to do, the plan holds, or how many rules are violated."""
+    if model.only_quantisation:
+        return (
+            "This file describes a quantisation and no layers: there is nothing to plan. Give the checkpoint's "
+            "config.json; a file like this one beside it is read too."
+        )
+    if not model.layers:
+        return "This model has no MoE layer: --quantization megamoe would change nothing."
+    ranks = f"{engine.ep_size} rank" + ("s" if engine.ep_size > 1 else "")
+    where = f"under profile {profile.name} on {ranks}"
+    if violated:
+        rules = "1 rule is violated" if violated == 1 else f"{violated} rules are violated"
+        return f"It cannot be served {where}: {rules}."
+    return f"The plan holds {where}."
+
 
 DEFAULT_TOKENS = 2048
 """vLLM's own max_num_batched_tokens of a server on a platform that it has no figure for (EngineArgs, vLLM 0.32)."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from vllm_megamoe.cli.serve_line.step import Step
+from vllm_megamoe.cli.serve_line.line import Step
 
 
 class _Part(BaseModel):

@@ -1,11 +1,61 @@
-"""Back at the source: the rows of a token's experts, weighted and summed in float32."""
+"""Output rows on their way back to the tokens' rank.
 
+Back at the source: the rows of a token's experts, weighted and summed in float32.
+
+What a slot holds that no row landed in: open on the device, a switch here (numerics.stale_slots).
+
+Such slots belong to masked tokens and to rows that a capacity dropped. The device sums whatever lies there.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vllm_megamoe.ops.twin.rows import RowForm
+from vllm_megamoe.numerics.mx import GROUP, Elem, mx_dequantise, mx_quantise
+from vllm_megamoe.numerics.switches import Rule
+from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.routing import cut, join
+
+QUANTISED: dict[int, Elem] = {3: "e5m2", 4: "e4m3"}
+"""combine_quant_mode -> element format of the rows (operator_readme.txt, combineQuantMode)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """How a row [H] is written into bytes.
+
+    Attributes:
+        elem: MX format, None for rows that travel as they are.
+        dtype: of the rows.
+        hidden: H.
+        rule: of the numerics.
+    """
+
+    elem: Elem | None
+    dtype: torch.dtype
+    hidden: int
+    rule: Rule
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self.hidden * self.dtype.itemsize if self.elem is None else self.hidden + -(-self.hidden // GROUP)
+
+    def pack(self, rows: Tensor) -> Tensor:
+        """[n, H] -> uint8 [n, width]."""
+        if self.elem is None:
+            return rows.contiguous().view(torch.uint8)
+        return join(*mx_quantise(rows, self.elem, self.rule))  # R14: combine quantisation, MX groups of 32
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """uint8 [n, width] -> float32 [n, H]."""
+        if self.elem is None:
+            return packed.view(self.dtype).float()
+        codes, scales = cut(packed, [(self.hidden, torch.uint8), (-(-self.hidden // GROUP), torch.uint8)])
+        return mx_dequantise(codes, scales, self.elem)
+
 
 CHUNK_ELEMENTS = 1 << 20
 """Float32 numbers that are unpacked at a time: 4 MiB."""
@@ -71,3 +121,54 @@ def _add_up(products: Tensor, counts: Tensor | None, total: Tensor) -> None:
         # The first product is stored, not added to 0, so that -0 stays -0.
         summed = products[:, s] if s == 0 else total + products[:, s]
         total.copy_(summed if counts is None else torch.where(counts[:, s, None], summed, total))
+
+
+def masked_rows(call: Call) -> Tensor:
+    """bool [T], tokens that x_active_mask takes out."""
+    mask = call.raw.mask
+    return torch.zeros(len(call.sent), dtype=torch.bool) if mask is None else mask == 0
+
+
+def undefined_rows(call: Call) -> Tensor | None:
+    """bool [T], rows of y that a product leaves undefined: some pair of theirs is not sent. None in profile `none`.
+
+    The device sums the slots of such pairs whatever lies in them (op kernels; operator_readme.txt says nothing). A
+    numerics.stale_slots that was chosen on purpose wins over the mark.
+    """
+    config = call.config
+    if config.found_profile.product == "none" or config.numerics.stale_slots != "zero":
+        return None
+    return ~call.sent.all(dim=1)
+
+
+def old_rows(call: Call, slots: bool = True) -> Tensor:
+    """Content of slots that nothing lands in.
+
+    Args:
+        call: of the slots.
+        slots: whether there is a slot per (token, k); merged rows have none to remember, they count as zero.
+
+    Returns:
+        float32 [1, H], the same for all, or [T * K, H].
+    """
+    rule = call.config.numerics.stale_slots
+    if rule == "old" and slots:
+        return _memory(call)[: call.sent.numel()]
+    return torch.full((1, call.hidden), torch.nan if rule == "nan" else 0.0, dtype=torch.float32)
+
+
+def remember(call: Call, pairs: Tensor, rows: Callable[[], Tensor]) -> None:
+    """Keep what landed, for the calls to come; only rule `old` pays for it."""
+    if call.config.numerics.stale_slots == "old":
+        _memory(call)[pairs] = rows()
+
+
+def _memory(call: Call) -> Tensor:
+    """float32 [>= T * K, H] of the buffer, zero where nothing ever landed."""
+    held, needed = call.buffer.old_slots, call.sent.numel()
+    if held is None or held.shape[1] != call.hidden:
+        held = torch.zeros(0, call.hidden, dtype=torch.float32)
+    if len(held) < needed:
+        held = torch.cat([held, torch.zeros(needed - len(held), call.hidden, dtype=torch.float32)])
+    call.buffer.old_slots = held
+    return held

@@ -4,7 +4,7 @@ import struct
 
 import torch
 
-from vllm_megamoe.layout.acl import AclDtype, dtype_of
+from vllm_megamoe.acl import AclDtype, dtype_of
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.checks.buffer import out_type

@@ -1,4 +1,6 @@
-"""What each rank tells every other one at the start of a call: which call it makes, or why it refuses to.
+"""Sizes that the twin fixes.
+
+What each rank tells every other one at the start of a call: which call it makes, or why it refuses to.
 
 One message whose size only the group decides, so that ranks which disagree on everything else can read each other.
 
@@ -11,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vllm_megamoe.ops.twin.limits import MAX_LOCAL_EXPERTS
+MAX_LOCAL_EXPERTS = 1024
+"""Experts of a rank: as many counts fit into a call's header (operator_readme.txt, localMoeExpertNum, has it too)."""
+
 
 MAGIC = 0x4D65_6761_4D6F_4501
 FACT_WORDS = 32

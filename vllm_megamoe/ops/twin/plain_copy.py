@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from vllm_megamoe.numerics.switches import Nibbles
-from vllm_megamoe.ops.twin.blocks import block_of
-from vllm_megamoe.ops.twin.weights import Weights
+from vllm_megamoe.ops.twin.call import Weights
+from vllm_megamoe.ops.twin.gemm import block_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,23 @@
 """A family of models: how the facts of its MoE layers stand in config.json.
 
 A new family is one `Family` in the folder `families`; every field has the value that most families share.
+
+A model that no table knows, read by the key names that most configs share.
 """
 
 from dataclasses import dataclass
 
-from vllm_megamoe.plan.read_config.activations import ActivationOf, hidden_act
-from vllm_megamoe.plan.read_config.where import Where, after_dense_only
+from vllm_megamoe.plan.read_config.activations import ActivationOf, clamped, hidden_act
+from vllm_megamoe.plan.read_config.keys import Keys
+from vllm_megamoe.plan.read_config.where import (
+    Where,
+    after_dense,
+    after_dense_only,
+    by_enumeration,
+    by_pattern,
+    by_step,
+    by_type,
+)
 
 Names = tuple[str, ...]
 """Alternative names of one value; the first that a config has counts."""
@@ -100,3 +111,30 @@ class Family:
     gate_up_interleaved: bool = False
     router_weight_on_input: bool = False
     drafts: DraftRule | None = None
+
+
+# The first key that a config has says how its MoE layers are marked.
+_MARKS: tuple[tuple[str, Where], ...] = (
+    ("mlp_layer_types", by_type),
+    ("moe_layers_enum", by_enumeration),
+    ("layers_block_type", by_pattern),
+    ("hybrid_override_pattern", by_pattern),
+    ("decoder_sparse_step", by_step),
+    ("mlp_only_layers", by_step),
+)
+
+_SCALING = ("routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_router_scaling_factor")
+
+
+def _where(keys: Keys, layer: int) -> bool:
+    rule = next((rule for key, rule in _MARKS if keys.has(key)), after_dense)
+    return rule(keys, layer)
+
+
+def generic(keys: Keys) -> Family:
+    """Rules for a config of an unknown architecture."""
+    one_mlp = keys.has("shared_expert_intermediate_size")
+    width = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
+    # The first of these names is Qwen's, whose shared MLP stands behind a gate.
+    shared = SharedRule(width=width[:1], gated=True) if one_mlp else SharedRule(count=NUM_SHARED, width=width[1:])
+    return Family((), where=_where, activation=clamped, shared=shared, scaling=_SCALING)

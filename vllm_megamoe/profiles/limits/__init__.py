@@ -2,10 +2,8 @@
 
 from vllm_megamoe.profiles.limits.a2_a3 import A2_91, A2_92, A3_91, A3_92
 from vllm_megamoe.profiles.limits.ascend950 import ASCEND950_91, ASCEND950_92_MTE, ASCEND950_92_URMA
-from vllm_megamoe.profiles.limits.cell import Cell
 from vllm_megamoe.profiles.limits.none import NONE
-from vllm_megamoe.profiles.limits.numbers import Numbers
-from vllm_megamoe.profiles.limits.row import Limits
+from vllm_megamoe.profiles.limits.row import Cell, Limits, Numbers
 from vllm_megamoe.profiles.profile import Profile
 
 __all__ = ["TABLE", "Cell", "Limits", "Numbers", "limits_of"]

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from vllm_megamoe.profiles.limits.cell import Cell
-from vllm_megamoe.profiles.limits.numbers import Numbers
-from vllm_megamoe.profiles.limits.row import Limits
-from vllm_megamoe.profiles.limits.sources import (
+from vllm_megamoe.profiles.limits.row import (
     API,
     ARCH22_91,
     ARCH22_92,
@@ -16,6 +13,9 @@ from vllm_megamoe.profiles.limits.sources import (
     KERNEL22,
     README,
     WRAPPER_91,
+    Cell,
+    Limits,
+    Numbers,
 )
 from vllm_megamoe.profiles.use_cases import UseCase
 

@@ -1,8 +1,6 @@
 """The row of profile `none`: what the twin takes, which is all that the documents describe."""
 
-from vllm_megamoe.profiles.limits.cell import Cell
-from vllm_megamoe.profiles.limits.numbers import Numbers
-from vllm_megamoe.profiles.limits.row import Limits
+from vllm_megamoe.profiles.limits.row import Cell, Limits, Numbers
 from vllm_megamoe.profiles.use_cases import UseCase
 
 _TWIN = "profile none: the CPU twin"

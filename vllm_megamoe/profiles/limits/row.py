@@ -1,12 +1,92 @@
-"""One row of the table: all limits of a profile."""
+"""How the table's cells name code: file of the operator and commit. A number behind a source is a line of it.
+
+9.1.0 is the release branch of that name (2026-07-21), HEAD the newest whole snapshot (2026-08-21). `2026-09` are single
+files of later state that carry no commit.
+
+One cell of the table: a value and where it comes from.
+
+A set of integers as the documents write them: a range, a multiple, or a list.
+
+One row of the table: all limits of a profile.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-from vllm_megamoe.profiles.limits.cell import Cell
-from vllm_megamoe.profiles.limits.numbers import Numbers
 from vllm_megamoe.profiles.use_cases import UseCase
+
+API = "torch_api.txt"
+README = "operator_readme.txt"
+CSRC_91 = "csrc mega_moe.cpp 9.1.0 06be6c2ca"
+CSRC_92 = "csrc mega_moe.cpp HEAD 577814407"
+ARCH22_91 = "arch22 tiling 9.1.0 06be6c2ca"
+ARCH22_92 = "arch22 tiling HEAD 577814407"
+ARCH35_91 = "arch35 tiling 9.1.0 06be6c2ca"
+ARCH35_92 = "arch35 tiling HEAD 577814407"
+ARCH35_NEWEST = "arch35 tiling 2026-09"
+KERNEL22 = "op kernel arch22, unpermute (all variants, 9.1.0 and HEAD)"
+KERNEL35_91 = "op kernel arch35 9.1.0 06be6c2ca"
+WRAPPER_91 = "op wrapper mega_moe.py 9.1.0 06be6c2ca"
+WRAPPER_92 = "op wrapper mega_moe.py HEAD 577814407"
+DOCUMENT_92 = "docs/zh/mega_moe.md HEAD 577814407"
+CONTEXT = "op wrapper comm_context.cpp (9.1.0, HEAD and 2026-09)"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Generic[T]):
+    """A limit.
+
+    Attributes:
+        value: what holds.
+        source: document and line numbers, or code with its commit; all of them where they differ, the stricter first.
+    """
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Integers that a parameter may have.
+
+    Attributes:
+        least, most: bounds, both included; no upper one where `most` is None.
+        step: all are multiples of it.
+        only: the allowed ones, where the document lists them; the other attributes follow from it.
+    """
+
+    least: int
+    most: int | None = None
+    step: int = 1
+    only: tuple[int, ...] = ()
+
+    @classmethod
+    def listed(cls, *numbers: int) -> "Numbers":
+        """These and no others, in ascending order."""
+        return cls(numbers[0], numbers[-1], 1, numbers)
+
+    def __contains__(self, number: int) -> bool:
+        if self.only:
+            return number in self.only
+        return self.least <= number and (self.most is None or number <= self.most) and number % self.step == 0
+
+    def at_least(self, number: int) -> int | None:
+        """The smallest allowed one that is not below `number`, None when there is none."""
+        if self.only:
+            return next((n for n in self.only if n >= number), None)
+        found = -(-max(number, self.least) // self.step) * self.step
+        return found if found in self else None
+
+    def __str__(self) -> str:
+        if self.only:
+            return "one of " + ", ".join(map(str, self.only))
+        bounds = f"at least {self.least}" if self.most is None else f"in [{self.least}, {self.most}]"
+        return bounds if self.step == 1 else f"{bounds} and a multiple of {self.step}"
+
 
 Clamp = Literal["any", "positive", "none"]
 Rows = Literal["any", "alike", "full"]

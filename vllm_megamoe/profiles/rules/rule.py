@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts
+from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts
 from vllm_megamoe.profiles.limits import Limits
 from vllm_megamoe.profiles.profile import Profile
 

@@ -1,8 +1,13 @@
-"""The routed experts' weights: use case, list layout, storage formats, scales and biases."""
+"""The routed experts' weights: use case, list layout, storage formats, scales and biases.
 
-from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, WeightFacts
+Width I after the activation; half of the first weight's N.
+
+Shared experts.
+"""
+
+from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.limits import Limits
-from vllm_megamoe.profiles.limits.sources import API, ARCH22_91, ARCH22_92, README
+from vllm_megamoe.profiles.limits.row import API, ARCH22_91, ARCH22_92, ARCH35_92, README
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules.rule import call_rule
 from vllm_megamoe.profiles.use_cases import UseCase
@@ -107,3 +112,94 @@ def bias(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts)
         remedy = "The bias is 8 times the sum of the weight's integers over K, times its scale, per output channel."
     silent = "it computes without the bias" if profile.is_950 else ""
     return Broken("l1_bias, l2_bias", value, rule, source, remedy, silent)
+
+
+@call_rule("intermediate")
+def intermediate(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Of the routed experts."""
+    width, cell = call.routed.intermediate_hidden, limits.intermediate
+    if width in cell.value:
+        return None
+    larger = cell.value.at_least(width)
+    remedy = "The operator does not take such wide experts."
+    if larger is not None:
+        remedy = f"Pad gate, up and down projection with zeros to {larger}."
+    value = f"{width} (N = {2 * width})"
+    return Broken("l1_weights: intermediate_hidden", value, str(cell.value), cell.source, remedy)
+
+
+@call_rule("shared-intermediate")
+def shared_intermediate(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Shared experts are as wide as the routed ones."""
+    if call.shared is None or not limits.max_shared_experts.value:
+        return None
+    if call.shared.intermediate_hidden == call.routed.intermediate_hidden:
+        return None
+    value, wanted = str(call.shared.intermediate_hidden), f"{call.routed.intermediate_hidden}, as of the routed experts"
+    source = f"{README}:604; {ARCH35_92} (rows and columns of the shared weights)"
+    remedy = "Split a wider shared expert into several of that width."
+    return Broken("shared_l1_weights: intermediate_hidden", value, wanted, source, remedy)
+
+
+def _out(buffer: BufferFacts, call: CallFacts) -> str | None:
+    return call.shared_out_dtype or buffer.dispatch_quant_out_dtype
+
+
+@call_rule("shared-experts")
+def shared_experts(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """How many there may be; A2 and A3 have the arguments at 9.2 and do not look at them."""
+    cell = limits.max_shared_experts
+    if profile.revision == "9.1" or call.shared is None or call.shared.count <= cell.value:
+        return None
+    remedy = "Let vLLM compute the shared experts (fuse_shared_experts=off)."
+    value = f"{call.shared.count} experts"
+    silent = "it leaves the shared experts out of y" if profile.is_a2_a3 else ""
+    return Broken("shared_l1_weights", value, f"at most {cell.value}", cell.source, remedy, silent)
+
+
+@call_rule("shared-type")
+def shared_type(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """On URMA they have the routed experts' type; beside a quantised x they are fed what x is."""
+    if call.shared is None or not limits.max_shared_experts.value:
+        return None
+    elements = (call.routed.element1, buffer.dispatch_quant_out_dtype)
+    found = (call.shared.element1, _out(buffer, call))
+    if found == elements:
+        return None
+    source = ""
+    if not limits.mixed_shared.value:
+        source = limits.mixed_shared.source
+    elif buffer.dispatch_quant_mode == 0 and found[1] != elements[1]:
+        source = f"{README}:578"
+    if not source:
+        return None
+    value = f"{found[0]} behind rows of {found[1]}"
+    wanted = f"{elements[0]} behind rows of {elements[1]}, as the routed experts"
+    return Broken("shared_l1_weights", value, wanted, source, "Quantise both alike, or do not fuse the shared experts.")
+
+
+@call_rule("shared-use-case")
+def shared_use_case(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """They too are of one use case of the product."""
+    if call.shared is None or not limits.max_shared_experts.value:
+        return None
+    return wrong_use_case("shared_l1_weights", call.shared, _out(buffer, call), profile, limits)
+
+
+@call_rule("shared-format")
+def shared_format(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """Formats of their own type."""
+    if call.shared is None or not limits.max_shared_experts.value:
+        return None
+    name = "shared_l1_weights, shared_l2_weights"
+    return wrong_format(name, call.shared, _out(buffer, call), profile, limits)
+
+
+@call_rule("shared-layout")
+def shared_layout(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
+    """List or stack, as the routed experts."""
+    if call.shared is None or not limits.max_shared_experts.value or call.shared.stacked == call.routed.stacked:
+        return None
+    words = ("a list", "a stack")
+    value, wanted = words[call.shared.stacked], f"{words[call.routed.stacked]}, as l1_weights"
+    return Broken("shared_l1_weights", value, wanted, f"{README}:609", "Stack both or neither.")

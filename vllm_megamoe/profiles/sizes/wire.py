@@ -1,11 +1,60 @@
-"""Bytes that a token sends and gets back."""
+"""On how many ranks the experts of a token sit.
+
+What the twin sends between its ranks: the parts of a record one behind another, without padding.
+
+Bytes that a token sends and gets back.
+"""
 
 from dataclasses import dataclass
+from math import comb
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.sizes import records_950, records_twin
-from vllm_megamoe.profiles.sizes.cards import expected_cards, most_cards
+from vllm_megamoe.profiles.sizes import window_950
+from vllm_megamoe.profiles.sizes.common import ceil_div
+
+
+def expected_cards(ep_world_size: int, num_experts: int, topk: int) -> float:
+    """Expected number of distinct ranks among a token's experts, when every choice of k of them is equally likely.
+
+    A rank is missed with probability C(E - E/ep, k) / C(E, k).
+    """
+    per_rank = num_experts // ep_world_size
+    missed = comb(num_experts - per_rank, topk) / comb(num_experts, topk)
+    return ep_world_size * (1.0 - missed)
+
+
+def most_cards(ep_world_size: int, topk: int) -> int:
+    """Distinct ranks in the worst case."""
+    return min(ep_world_size, topk)
+
+
+_MX = ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT4_E2M1")
+
+
+def twin_record(buffer: BufferFacts, *, elements_per_byte: int, with_weight: bool) -> int:
+    """Bytes of a (token, expert) pair: the token, its scales, 4 for the router weight, 8 for token and k when merging.
+
+    Merging on the card needs the weight in the record in either topk_weights_type.
+    """
+    hidden, merging = buffer.hidden, buffer.combine_comm_mode == 1
+    if buffer.dispatch_quant_mode == 2:
+        token = hidden + 4
+    elif buffer.dispatch_quant_mode == 4 or buffer.dispatch_quant_out_dtype in _MX:
+        token = hidden // elements_per_byte + ceil_div(hidden, 32)
+    else:
+        token = 2 * hidden
+    return token + (4 if with_weight or merging else 0) + (8 if merging else 0)
+
+
+def twin_row(buffer: BufferFacts) -> int:
+    """Bytes of a row on its way back: bf16, or MXFP8 codes and scales; where a capacity may drop rows, a byte that
+    says whether this one was computed.
+    """
+    hidden, capped = buffer.hidden, buffer.max_recv_token_num > 0 and buffer.combine_comm_mode == 0
+    row = hidden + ceil_div(hidden, 32) if buffer.combine_quant_mode else 2 * hidden
+    return row + int(capped)
+
 
 _FP4 = "FLOAT4_E2M1"
 
@@ -78,9 +127,9 @@ def wire_bytes_per_token(profile: Profile, buffer: BufferFacts, *, use_case: str
 def _record(profile: Profile, buffer: BufferFacts, use_case: str | None, weights: bool) -> int:
     hidden, packed = buffer.hidden, 2 if buffer.dispatch_quant_out_dtype == _FP4 else 1
     if profile.product == "none":
-        return records_twin.dispatch_record(buffer, elements_per_byte=packed, with_weight=weights)
+        return twin_record(buffer, elements_per_byte=packed, with_weight=weights)
     if profile.is_950:
-        return records_950.dispatch_record(hidden, buffer.num_topk, with_weights=weights, elements_per_byte=packed)
+        return window_950.dispatch_record(hidden, buffer.num_topk, with_weights=weights, elements_per_byte=packed)
     if buffer.dispatch_quant_mode == 0:
         return 2 * hidden
     # int8 with the float32 scale behind it: 32 bytes of stride on A3, 512 on A2 and for INT4 (op kernel arch22).
@@ -89,7 +138,7 @@ def _record(profile: Profile, buffer: BufferFacts, use_case: str | None, weights
 
 def _row(profile: Profile, buffer: BufferFacts) -> int:
     if profile.product == "none":
-        return records_twin.combine_row(buffer)
+        return twin_row(buffer)
     if profile.is_950:
-        return records_950.combine_row(buffer.hidden, quantised=buffer.combine_quant_mode != 0)
+        return window_950.combine_row(buffer.hidden, quantised=buffer.combine_quant_mode != 0)
     return 2 * buffer.hidden

@@ -8,10 +8,9 @@ adds, whose code was not seen.
 
 from dataclasses import dataclass
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.sizes.received import received_rows
-from vllm_megamoe.profiles.sizes.units import MIB, ceil_div, round_up
+from vllm_megamoe.profiles.sizes.common import MIB, ceil_div, received_rows, round_up
 from vllm_megamoe.profiles.sizes.window_950 import server_count
 from vllm_megamoe.profiles.use_cases import UseCase
 

@@ -1,16 +1,76 @@
-"""Where rows land in a token's own memory, and what is summed there.
+"""How many received rows a rank computes and sends back; nothing reports what it leaves out.
+
+Where rows land in a token's own memory, and what is summed there.
 
 The kernel reads every slot of every token, also those that nothing landed in during this call.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vllm_megamoe.ops.twin.combine import Slots, weighted_sum
-from vllm_megamoe.ops.twin.rows import RowForm
-from vllm_megamoe.simulator.memory import Memory
+from vllm_megamoe.acl import AclDtype
+from vllm_megamoe.errors import PeerError
+from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.combine import RowForm, Slots, weighted_sum
+from vllm_megamoe.ops.twin.routing import Arrivals
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.simulator.communicator import Memory
+from vllm_megamoe.simulator.deviations import Deviations
+
+
+class SimulatedHang(PeerError):
+    """The device would spin for ever, or leave its memory, at this point."""
+
+
+def capacity(call: Call, profile: Profile) -> int:
+    """Rows that a rank has room for, 0 for any number; on A2/A3 auto counts the tokens of this call (op tiling)."""
+    given = call.buffer.max_recv_token_num
+    if given or not profile.is_a2_a3:
+        return given
+    buffer = call.buffer
+    return len(call.sent) * buffer.ep_world_size * min(buffer.num_topk, buffer.experts_per_rank)
+
+
+def refuse_overflow(received: Sequence[int], room: int, profile: Profile) -> None:
+    """950 clips only the dispatch copy; its GEMMs count on and wait for rows that never come (op kernel arch35).
+
+    Args:
+        received: rows that every rank receives; all ranks look at the same numbers, so that all of them raise.
+        room: of every rank, 0 for any number.
+
+    Raises:
+        SimulatedHang: more rows than room.
+    """
+    if profile.is_950 and room and max(received) > room:
+        raise SimulatedHang(
+            f"[{profile.name} simulated] {max(received)} rows came to a rank, max_recv_token_num={room}: the device "
+            "would hang here, or read and write out of bounds."
+        )
+
+
+def sent_back(call: Call, arrivals: Arrivals, profile: Profile, wrong: Deviations) -> Tensor:
+    """bool [kept], computed rows that the combine sends home.
+
+    All of them, except under the receive fault of A8W4-INT: there the running sum of the earlier experts' rows counts
+    each row twice against the room (op kernel a3, CombineV2 before 2026-07-23).
+    """
+    every = torch.ones(arrivals.kept, dtype=torch.bool)
+    room = capacity(call, profile)
+    faulty = wrong.w4a8_receive or profile.name == "a3@9.1"
+    if not faulty or not room or call.routed.l1.element is not AclDtype.INT4:
+        return every
+    before = 0
+    for (_, start, stop), rows in zip(arrivals.slices(), _nonzero(arrivals.totals), strict=False):
+        every[min(stop, start + max(0, room - 2 * before)) : stop] = False
+        before += rows
+    return every
+
+
+def _nonzero(totals: Tensor) -> list[int]:
+    return [rows for rows in totals.tolist() if rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,30 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vllm_megamoe.acl import AclDtype, normalise_dtype
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.layout.acl import AclDtype, normalise_dtype
 from vllm_megamoe.layout.cast import format_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings, active_settings
-from vllm_megamoe.ops.twin.call import Call, RawCall
-from vllm_megamoe.ops.twin.checks import read_call
-from vllm_megamoe.ops.twin.weights import RawWeights
+from vllm_megamoe.ops.twin.call import Call, RawCall, RawWeights
+from vllm_megamoe.ops.twin.checks.call import read_call
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.arguments import DtypeArgument, OperatorArguments, Tensors
+from vllm_megamoe.simulator.communicator import Memory
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
-from vllm_megamoe.simulator.kernel.blocks_950 import as_kernel_reads, kernel_formats
-from vllm_megamoe.simulator.kernel.channel_scales import read_scales
-from vllm_megamoe.simulator.kernel.clamp import device_activation, read_clamp
-from vllm_megamoe.simulator.kernel.fp4_as_fp8 import without_fp4
-from vllm_megamoe.simulator.kernel.relabel import as_first_entry, int32_as_blocks
-from vllm_megamoe.simulator.kernel.router_weights import read_router_weights
-from vllm_megamoe.simulator.memory import Memory
+from vllm_megamoe.simulator.host import DtypeArgument, OperatorArguments, Tensors
+from vllm_megamoe.simulator.kernel.misread import (
+    as_first_entry,
+    as_kernel_reads,
+    device_activation,
+    int32_as_blocks,
+    kernel_formats,
+    read_clamp,
+    read_router_weights,
+    read_scales,
+    without_fp4,
+)
 
 _SCALE_18_BITS = ~0x3FFF & 0xFFFFFFFF
 

@@ -1,19 +1,30 @@
-"""The wrapper's SymmBuffer (op wrapper mega_moe.py): plain attributes, read at every call."""
+"""Functions as the modules that callers import them from.
+
+The wrapper's SymmBuffer (op wrapper mega_moe.py): plain attributes, read at every call.
+"""
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
-from vllm_megamoe.profiles.call_facts import BufferFacts
+from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.sizes import operator_helper
-from vllm_megamoe.simulator.communicator import Communicators
-from vllm_megamoe.simulator.describe import type_name
-from vllm_megamoe.simulator.host_checks import check_buffer
-from vllm_megamoe.simulator.memory import Memory
+from vllm_megamoe.profiles.sizes.window import operator_helper
+from vllm_megamoe.simulator.communicator import Communicators, Memory
+from vllm_megamoe.simulator.host import check_buffer, type_name
+
+
+def as_module(create: Callable[..., Any], run: Callable[..., Any]) -> ModuleType:
+    """The two functions as the package's module."""
+    ops = ModuleType("cann_ops_transformer.ops", "Simulated by vllm_megamoe.simulator.")
+    for function in (create, run):
+        setattr(ops, function.__name__, function)
+    return ops
+
 
 _OUT_DTYPES = (torch.float8_e5m2, torch.float8_e4m3fn, torch.int8)
 

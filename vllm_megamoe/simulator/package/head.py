@@ -1,16 +1,42 @@
-"""API of the operator source of 2026-08, after CANN 9.1.0 (op wrapper mega_moe.py)."""
+"""Names of activations and of their parameters, which the newer wrapper checks itself.
 
+API of the operator source of 2026-08, after CANN 9.1.0 (op wrapper mega_moe.py).
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.arguments import OperatorArguments
 from vllm_megamoe.simulator.communicator import Communicators
+from vllm_megamoe.simulator.host import OperatorArguments
 from vllm_megamoe.simulator.kernel.run import npu_mega_moe
-from vllm_megamoe.simulator.package.activation import check_activation
 from vllm_megamoe.simulator.package.buffer import SymmBuffer, of_buffer, open_buffer
+
+KEYS: dict[str, frozenset[str]] = {
+    "swiglu": frozenset(),
+    "swiglustep": frozenset(),
+    "swigluoai": frozenset({"alpha", "beta"}),
+    "situglu": frozenset({"beta", "linear_beta"}),
+}
+
+
+def check_activation(activation: str, params: Mapping[str, float] | None) -> None:
+    """As the wrapper does before the extension is called.
+
+    Raises:
+        ValueError: an unknown name or key.
+    """
+    if activation not in KEYS:
+        raise ValueError(f"Unsupported activation: {activation!r}; expected one of {sorted(KEYS)}.")
+    for key in params or {}:
+        if key not in KEYS[activation]:
+            raise ValueError(
+                f"Unknown activation param key {key!r} for activation {activation!r}; allowed keys: "
+                f"{sorted(KEYS[activation])}."
+            )
 
 
 class Head:

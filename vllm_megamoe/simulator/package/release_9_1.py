@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.arguments import OperatorArguments
 from vllm_megamoe.simulator.communicator import Communicators
+from vllm_megamoe.simulator.host import OperatorArguments
 from vllm_megamoe.simulator.kernel.run import npu_mega_moe
 from vllm_megamoe.simulator.package.buffer import SymmBuffer, of_buffer, open_buffer
 

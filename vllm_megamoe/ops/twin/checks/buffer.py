@@ -1,12 +1,12 @@
 """Arguments of get_symm_buffer_for_mega_moe; checked again at every call, because attributes may have changed."""
 
+from vllm_megamoe.acl import AclDtype, normalise_dtype
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclDtype, normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.refusal import refusal
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.checks.profile import check_buffer_profile
-from vllm_megamoe.ops.twin.limits import MAX_LOCAL_EXPERTS
-from vllm_megamoe.ops.twin.refusal import refusal
+from vllm_megamoe.ops.twin.header import MAX_LOCAL_EXPERTS
 
 README = "operator_readme.txt, attributes"
 _LEAST = {"num_experts": 1, "num_max_tokens_per_rank": 0, "num_topk": 1, "hidden": 1, "max_recv_token_num": 0}

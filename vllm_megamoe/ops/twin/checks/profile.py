@@ -2,19 +2,16 @@
 
 import torch
 
-from vllm_megamoe.layout.acl import normalise_dtype
+from vllm_megamoe.acl import normalise_dtype
+from vllm_megamoe.environment import hccl_buffsize
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.capture import is_capturing
+from vllm_megamoe.ops.refusal import is_capturing, refusal, type_name
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.ops.twin.call import Call, Experts
-from vllm_megamoe.ops.twin.refusal import refusal
-from vllm_megamoe.ops.twin.weights import RawWeights
-from vllm_megamoe.ops.type_name import type_name
-from vllm_megamoe.profiles.call_facts import Broken, BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.ops.twin.call import Call, Experts, RawWeights
+from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
-from vllm_megamoe.profiles.sizes import ccl_buffer_size
-from vllm_megamoe.profiles.window_size import hccl_buffsize
+from vllm_megamoe.profiles.sizes.window import ccl_buffer_size
 
 _MIB = 1 << 20
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vllm_megamoe.acl import AclDtype, AclFormat, dtype_of, format_for_packed
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.acl import AclDtype, AclFormat, dtype_of, format_for_packed
-from vllm_megamoe.ops.twin.refusal import refusal
-from vllm_megamoe.ops.twin.weights import PER_BYTE, Order, RawWeights, Weights, carrier, per_expert
+from vllm_megamoe.ops.refusal import refusal
+from vllm_megamoe.ops.twin.call import PER_BYTE, Order, RawWeights, Weights, carrier, per_expert
 
 API = "torch_api.txt, constraints table"
 README = "operator_readme.txt, TensorList layouts"

@@ -1,0 +1,85 @@
+"""When the log tells the expert load, and what."""
+
+import pytest
+from layer.layers import facts_of, plan_of, rows_of, state_of
+from oracle.make import Shape, make_case
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.layer.load_report import LoadReport, steps_from_environment
+from vllm_megamoe.layer.state import LayerState
+from vllm_megamoe.plan.layer_plan import LayerPlan
+
+CASE = make_case("a8w8-int", Shape(tokens=(7,)))
+
+
+def layer(plan: LayerPlan | None = None) -> LayerState:
+    return state_of(CASE, 0, plan or plan_of(CASE))
+
+
+def run(state: LayerState, steps: int) -> None:
+    for _ in range(steps):
+        state.run(*rows_of(CASE, 0))
+
+
+def watched(every: int, state: LayerState) -> tuple[LoadReport, object]:
+    """A report without its thread; the caller looks."""
+    report = LoadReport(0)
+    report._every = every
+    return report, report.watch(state)
+
+
+def test_a_line_every_so_many_steps() -> None:
+    state = layer()
+    report, keep = watched(3, state)
+    seen = []
+    for _ in range(7):
+        run(state, 1)
+        seen.append(len(report.lines()))
+    assert seen == [0, 0, 1, 0, 0, 1, 0]
+    del keep
+
+
+def test_one_more_line_at_rest_and_then_none() -> None:
+    state = layer()
+    report, keep = watched(100, state)
+    run(state, 2)
+    assert [len(report.lines()) for _ in range(5)] == [0, 0, 1, 0, 0]
+    run(state, 1)
+    assert [len(report.lines()) for _ in range(4)] == [0, 0, 1, 0]
+    del keep
+
+
+def test_what_a_line_says() -> None:
+    state = layer(plan_of(CASE, max_recv_token_num=15, allow_token_drop=True))
+    report, keep = watched(1, state)
+    run(state, 2)
+    (line,) = report.lines()
+    counts = [2 * int((CASE.ranks[0].topk_ids == e).sum()) for e in range(4)]
+    # 21 rows of room for 15, twice
+    assert line == f"megamoe expert load: layer=layer rank=0 first_expert=0 calls=2 tokens={counts} dropped=12"
+    del keep
+
+
+def test_a_layer_that_is_gone_is_not_reported() -> None:
+    state = layer()
+    report, keep = watched(1, state)
+    run(state, 1)
+    del keep
+    assert report.lines() == []
+
+
+@pytest.mark.parametrize(("text", "steps"), [("", 100), ("0", 0), ("7", 7)])
+def test_the_interval_comes_from_the_environment(text: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", text)
+    assert steps_from_environment() == steps
+
+
+@pytest.mark.parametrize("text", ["often", "-1", "2.5"])
+def test_a_wrong_interval_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", text)
+    with pytest.raises(ConfigError, match=rf"VLLM_MEGAMOE_LOAD_LOG_STEPS='{text}'; wanted a whole number"):
+        steps_from_environment()
+
+
+def test_the_case_is_what_the_lines_assume() -> None:
+    assert (facts_of(CASE).num_experts, CASE.ranks[0].topk_ids.size) == (4, 21)

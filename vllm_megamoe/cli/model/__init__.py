@@ -1,1 +1,0 @@
-"""A model as its config files describe it: found, read, and turned into facts."""

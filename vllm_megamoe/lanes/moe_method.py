@@ -1,0 +1,202 @@
+"""The modular kernel that vLLM's MoE runner asks about our layer; it is asked only, never run.
+
+The runner reads from `quant_method.moe_kernel` whether the layer's output is already reduced and which dtype the router
+shall give. Without a kernel there it would all-reduce finished rows once more, in silence.
+
+The quantisation method that vLLM calls for each MoE layer.
+"""
+
+import logging
+from typing import Any, NoReturn, Protocol
+
+import torch
+import vllm.model_executor.layers.fused_moe.modular_kernel as mk
+from torch import Tensor
+from vllm.model_executor.layers.fused_moe.config import (
+    FUSED_MOE_UNQUANTIZED_CONFIG,
+    FusedMoEConfig,
+    FusedMoEQuantConfig,
+)
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
+from vllm.model_executor.utils import set_weight_attrs
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.convert import operand_bytes
+from vllm_megamoe.layer import state
+from vllm_megamoe.layer.buffers import open_handle
+from vllm_megamoe.layer.load_report import REPORT
+from vllm_megamoe.layer.rows import Seat
+from vllm_megamoe.layer.state import LayerState
+from vllm_megamoe.layer.weights import convert_routed, convert_shared
+from vllm_megamoe.plan.layer_plan import LayerPlan
+
+logger = logging.getLogger(__name__)
+
+
+class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
+    """The operator dispatches, combines and returns complete rows: nothing is left to prepare or to finalise."""
+
+    def output_is_reduced(self) -> bool:
+        return True
+
+    def topk_indices_dtype(self) -> torch.dtype | None:
+        """The operator takes int32 ids (op csrc, "topk_ids int32")."""
+        return torch.int32
+
+
+class OperatorExperts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
+    """Stands for the operator in vLLM's questions about a layer's experts."""
+
+    @staticmethod
+    def activation_format() -> mk.FusedMoEActivationFormat:
+        return mk.FusedMoEActivationFormat.Standard
+
+    @staticmethod
+    def _supports_current_device() -> bool:
+        return True
+
+    @staticmethod
+    def _supports_no_act_and_mul() -> bool:
+        return False
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return weight_key is None and activation_key is None
+
+    @staticmethod
+    def _supports_activation(activation: Any) -> bool:
+        return bool(activation.is_gated)
+
+    @staticmethod
+    def _supports_parallel_config(moe_parallel_config: Any) -> bool:
+        return bool(moe_parallel_config.tp_size == 1)
+
+    def supports_expert_map(self) -> bool:
+        return False
+
+    def workspace_shapes(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError("vllm_megamoe runs the operator itself; vLLM's kernel must not ask for a workspace")
+
+    def finalize_weight_and_reduce_impl(self) -> NoReturn:
+        raise NotImplementedError("vllm_megamoe's rows are finished; there is nothing to weight or reduce")
+
+    def apply(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError("vllm_megamoe calls the operator through its method, not through vLLM's kernel")
+
+
+def make_kernel(moe: FusedMoEConfig, quant_config: FusedMoEQuantConfig) -> mk.FusedMoEKernel:
+    """A kernel that answers the runner's questions for this layer."""
+    return mk.FusedMoEKernel(CompleteRows(), OperatorExperts(moe, quant_config))
+
+
+class Surroundings(Protocol):
+    """What stands around a layer's routed experts in the running engine; a lane knows it."""
+
+    def whole_plan(self) -> LayerPlan:
+        """The layer's plan, now that its shared experts and factors are there too."""
+
+    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+        """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
+
+
+class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
+    """Weights in, rows out: everything else is decided by the plan and done by the operator.
+
+    After loading, the layer carries `mega_moe` (a LayerState) and `mega_moe_buffer` (the operator's SymmBuffer).
+
+    Args:
+        moe: vLLM's configuration of the layer.
+        plan: ours, of the routed experts alone: vLLM asks for a method before the layer's shared experts are at hand.
+        seat: the layer's communicator.
+        surroundings: where the rest of the layer comes from, once it is there.
+    """
+
+    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat, surroundings: Surroundings) -> None:
+        super().__init__(moe)
+        self.plan = plan
+        self.seat = seat
+        self.surroundings = surroundings
+        self._is_whole = False
+        self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
+        self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
+
+    def get_fused_moe_quant_config(self, layer: Any) -> FusedMoEQuantConfig:
+        return FUSED_MOE_UNQUANTIZED_CONFIG
+
+    def maybe_roundup_sizes(
+        self, hidden_size: int, intermediate_size_per_partition: int, act_dtype: Any, moe_parallel_config: Any
+    ) -> tuple[int, int]:
+        """Sizes stay as the checkpoint has them; padding, where it is exact, is the plan's business."""
+        return hidden_size, intermediate_size_per_partition
+
+    def complete_plan(self) -> LayerPlan:
+        """The plan of the whole layer, from the time on when the model is built; made once."""
+        if not self._is_whole:
+            self.plan = self.surroundings.whole_plan()
+            self._is_whole = True
+        return self.plan
+
+    def create_weights(
+        self,
+        layer: Any,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        """Register `w13_weight` [E, 2I, H] and `w2_weight` [E, H, I], which vLLM's loaders of every name style fill."""
+        shapes = {
+            "w13_weight": (num_experts, 2 * intermediate_size_per_partition, hidden_size),
+            "w2_weight": (num_experts, hidden_size, intermediate_size_per_partition),
+        }
+        for name, shape in shapes.items():
+            weight = torch.nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
+            layer.register_parameter(name, weight)
+            set_weight_attrs(weight, extra_weight_attrs)
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Turn the loaded weights into operands and make the buffer. Runs on all ranks, layer by layer, once."""
+        if hasattr(layer, "mega_moe"):
+            raise ConfigError(
+                f"{layer.layer_name}: weights were loaded a second time, but the operator's operands replaced the "
+                "parameters. Restart the engine to load other weights."
+            )
+        plan, name = self.complete_plan(), layer.layer_name
+        w13, w2 = layer.w13_weight.data, layer.w2_weight.data
+        operands = convert_routed(w13, w2, plan)
+        del w13, w2
+        for parameter in ("w13_weight", "w2_weight"):
+            empty = torch.empty(0, dtype=getattr(layer, parameter).dtype)
+            setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
+        shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
+        handle = open_handle(name, plan, self.seat)
+        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle.buffer, shared)
+        layer.mega_moe_buffer = handle.buffer
+        layer.mega_moe_report = REPORT.watch(layer.mega_moe)
+        logger.info(
+            "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
+            "num_max_tokens_per_rank=%d",
+            name,
+            plan.use_case.value,
+            self.seat.rank,
+            self.seat.size,
+            plan.experts_per_rank,
+            plan.shared.pieces if shared else 0,
+            operand_bytes(operands) + (operand_bytes(shared) if shared else 0),
+            plan.num_max_tokens_per_rank,
+        )
+
+    def apply(
+        self,
+        layer: Any,
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        shared_experts: Any,
+        shared_experts_input: Tensor | None,
+    ) -> Tensor:
+        """The whole layer; shared experts that are not fused stay with vLLM's runner, which adds them."""
+        y: Tensor = state.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+        return y

@@ -1,0 +1,119 @@
+"""Config files beside config.json, read the way vLLM reads files of a local folder or a hub repository (vLLM 0.32).
+
+The checkpoint's own quantisation config, which keeps every layer that is not a MoE layer (vLLM 0.32).
+
+The quantization config behind `--quantization megamoe`: MoE layers are ours, all others the checkpoint's own.
+"""
+
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
+from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
+
+from vllm_megamoe.checkpoint.recognise import SIDE_FILES
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.lanes.startup import activation_dtypes
+
+
+def read_side_files(model: str, revision: str | None) -> dict[str, dict[str, Any]]:
+    """The quantisation descriptions that a checkpoint carries, by file name; absent ones are left out."""
+    found = {file: get_hf_file_to_dict(file, model, revision) for file in SIDE_FILES}
+    return {file: content for file, content in found.items() if content is not None}
+
+
+def make_inner(section: dict[str, Any]) -> QuantizationConfig:
+    """Build the config class that vLLM itself would choose for this `quantization_config`, the flag apart."""
+    method = str(section.get("quant_method", ""))
+    for name in QUANTIZATION_METHODS:
+        if name == "megamoe":
+            continue
+        override = get_quantization_config(name).override_quantization_method(section, None)
+        if override is not None:
+            method = override
+            break
+    return get_quantization_config(method).from_config(section)
+
+
+NAME = "megamoe"
+_KEYS = {"quant_method"}
+
+
+class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
+    """Config of a checkpoint that the user asked to serve through the operator.
+
+    Args:
+        section: the checkpoint's `quantization_config`, None when it has none.
+    """
+
+    def __init__(self, section: dict[str, Any] | None = None) -> None:
+        self.section = section
+        self.side_files: dict[str, dict[str, Any]] = {}
+        foreign = section is not None and section.get("quant_method") != NAME
+        self.inner: QuantizationConfig | None = make_inner(dict(section or {})) if foreign else None
+        super().__init__()
+
+    def get_name(self) -> str:
+        return NAME
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 0
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return activation_dtypes()
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        """None: vLLM then builds this class without arguments for a checkpoint that has no quantization_config."""
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MegaMoeConfig":
+        unknown = sorted(set(config) - _KEYS) if config.get("quant_method") == NAME else []
+        if unknown:
+            raise ConfigError(
+                f"quantization_config with quant_method {NAME!r} has unknown keys {unknown}; wanted quant_method alone "
+                "(BF16 experts). Options of a run go into --additional-config."
+            )
+        return cls(config)
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None
+    ) -> str | None:
+        """Take a checkpoint that names another method only if the user said megamoe."""
+        return NAME if user_quant == NAME else None
+
+    def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
+        pass
+
+        self.side_files = read_side_files(model_name, revision)
+        if self.inner is not None:
+            self.inner.maybe_update_config(model_name, hf_config=hf_config, revision=revision)
+
+    def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
+        if self.inner is not None:
+            self.inner.apply_vllm_mapper(hf_to_vllm_mapper)
+
+    @property
+    def packed_modules_mapping(self) -> dict[str, list[str]]:
+        """Which checkpoint modules vLLM fuses; models set it, the inner config needs it."""
+        return self._packed_modules_mapping
+
+    @packed_modules_mapping.setter
+    def packed_modules_mapping(self, mapping: dict[str, list[str]]) -> None:
+        self._packed_modules_mapping = mapping
+        if self.inner is not None:
+            self.inner.packed_modules_mapping = mapping
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> QuantizeMethodBase | None:
+        # Imported here: models import these modules long before they ask, but the API server never needs them.
+        from vllm_megamoe.lanes import model_layers
+
+        if model_layers.is_moe(layer):
+            return model_layers.moe_method(layer, self.section, self.side_files)
+        if self.inner is not None:
+            return model_layers.watched(self.inner.get_quant_method(layer, prefix))
+        return model_layers.watched(model_layers.unquantised(layer))

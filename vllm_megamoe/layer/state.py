@@ -1,0 +1,202 @@
+"""The arguments of a layer's calls that never change, put together once at load.
+
+How many rows each expert got, added up on the device; read elsewhere, between steps.
+
+What one layer keeps between calls: its plan, operands, buffer and counts; and the call itself.
+
+The one opaque custom op that a compiled model sees for a whole MoE layer.
+
+vLLM traces a CPU model once, with guards dropped: whatever depends on the number of rows or on the rank must be hidden
+from the trace, or the values of the warm-up are baked into it and ranks part ways at the first odd batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.experts.convert import LayerOperands
+from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
+from vllm_megamoe.layout.formatted import inner
+from vllm_megamoe.ops import SymmBuffer, mega_moe
+from vllm_megamoe.plan.capacity import Capacity
+from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.profiles.use_cases import USE_CASES
+
+
+def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOperands | None) -> dict[str, Any]:
+    """Keyword arguments of `mega_moe` beside x, topk_ids, topk_weights, sym_buffer and x_active_mask.
+
+    Activation, clamp and parameters are always explicit (B41, B43, B44); no parameters are None, not an empty mapping.
+    """
+    weight_type = USE_CASES[plan.use_case].weight_type
+    arguments: dict[str, Any] = {
+        "l1_weights": routed.l1,
+        "l2_weights": routed.l2,
+        "l1_weights_sf": routed.l1_sf,
+        "l2_weights_sf": routed.l2_sf,
+        "l1_bias": routed.l1_bias,
+        "l2_bias": routed.l2_bias,
+        "activation": plan.activation.name,
+        "activation_clamp": plan.activation.clamp,
+        "activation_params": dict(plan.activation.params) or None,
+        "weight1_type": weight_type,
+        "weight2_type": weight_type,
+    }
+    if shared is None:
+        return arguments
+    # Shared experts have no bias in any use case (operator_readme.txt, sharedBias1 and sharedBias2).
+    return arguments | {
+        "shared_l1_weights": shared.l1,
+        "shared_l2_weights": shared.l2,
+        "shared_l1_weights_sf": shared.l1_sf,
+        "shared_l2_weights_sf": shared.l2_sf,
+        "shared_weight1_type": weight_type,
+        "shared_weight2_type": weight_type,
+    }
+
+
+@dataclass(slots=True)
+class ExpertLoad:
+    """Counters of one layer on one rank, since its start and warm-up included.
+
+    Attributes:
+        counts: int64 [experts_per_rank], rows routed to each local expert.
+        dropped: int64 [], rows beyond `max_recv_token_num`, which the operator drops in silence (its counts go on
+            reporting them); None where the plan allows no drop.
+    """
+
+    counts: Tensor
+    dropped: Tensor | None
+    limit: int
+
+    @classmethod
+    def start(cls, experts: int, capacity: Capacity, device: torch.device) -> "ExpertLoad":
+        """All zero."""
+        counts = torch.zeros(experts, dtype=torch.int64, device=device)
+        dropped = torch.zeros((), dtype=torch.int64, device=device) if capacity.drops else None
+        return cls(counts, dropped, capacity.max_recv_token_num)
+
+    def add(self, expert_token_nums: Tensor) -> None:
+        """Count one call's int32 [experts_per_rank]; nothing leaves the device."""
+        self.counts += expert_token_nums
+        if self.dropped is not None:
+            self.dropped += (expert_token_nums.sum() - self.limit).clamp_(min=0)
+
+
+@dataclass(slots=True)
+class LayerState:
+    """A layer that is ready to run; nothing of it but the counters changes after loading.
+
+    Attributes:
+        name: the layer's prefix.
+        plan, seat, operands, buffer: all that a call needs.
+        shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
+        load: rows of each local expert, on the device.
+        steps, calls: steps and operator calls since the start.
+    """
+
+    name: str
+    plan: LayerPlan
+    seat: Seat
+    operands: LayerOperands
+    buffer: SymmBuffer
+    shared: LayerOperands | None = None
+    load: ExpertLoad = field(init=False)
+    steps: int = 0
+    calls: int = 0
+    _constant: dict[str, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        first = self.operands.l1[0]
+        self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
+        self._constant = constant_arguments(self.plan, self.operands, self.shared)
+
+    @property
+    def counts(self) -> Tensor:
+        """int64 [experts_per_rank], rows that each local expert has received since the start."""
+        return self.load.counts
+
+    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
+        """One layer, one step: x [T, H] -> y [T, H], complete on this rank. A rank without rows must run it too.
+
+        Args:
+            x: rows of this rank, or the same rows on every rank when the plan says `replicated`.
+            topk_ids: int32 [T, K], global expert ids.
+            topk_weights: float32 [T, K].
+
+        Raises:
+            OperatorError: some rank brings more rows than were planned for; raised on all ranks.
+        """
+        rows = x.shape[0]
+        self.steps += 1
+        if self.plan.tokens == "own":
+            return self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows))
+        start, stop, share = share_of(rows, self.seat)
+        y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
+        return gather_shares(y, rows, share, self.seat)
+
+    def _step(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int) -> Tensor:
+        plan, rows = self.plan, x.shape[0]
+        if largest > plan.capacity.rows:
+            raise OperatorError(
+                f"{self.name}: {largest} rows in one step, but the buffer was planned for {plan.capacity.rows} per "
+                "rank. Raise --max-num-batched-tokens."
+            )
+        if rows > largest:
+            raise OperatorError(
+                f"{self.name}: this rank brings {rows} rows, but vLLM told all ranks that none brings more than "
+                f"{largest}; wanted the numbers that vLLM exchanged for the step. Report this model."
+            )
+        topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread; else no copy
+        if plan.fold_scaling != 1.0:
+            topk_weights = topk_weights * plan.fold_scaling
+        if plan.padding.hidden != x.shape[1]:
+            x = pad(x, (0, plan.padding.hidden - x.shape[1]))
+        pieces = cut_step(rows, largest, plan.capacity)
+        parts = [self._call(x, topk_ids, topk_weights, piece) for piece in pieces]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return y[:, : plan.padding.hidden_was].contiguous()
+
+    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece) -> Tensor:
+        own = slice(piece.start, piece.stop)
+        masked = self.plan.capacity.pad == "dp_max"
+        given = pad_rows(x[own], topk_ids[own], topk_weights[own], piece.rows, masked=masked)
+        y, expert_token_nums = mega_moe(
+            given.x,
+            given.topk_ids,
+            given.topk_weights,
+            sym_buffer=self.buffer,
+            x_active_mask=given.mask,
+            **self._constant,
+        )
+        self.load.add(expert_token_nums)
+        self.calls += 1
+        return y[: piece.stop - piece.start]
+
+
+_find: Callable[[str], LayerState] | None = None
+
+
+def set_finder(find: Callable[[str], LayerState]) -> None:
+    """Tell the op how to get a layer by its name; the lane knows where the running engine keeps them."""
+    global _find
+    _find = find
+
+
+@torch.library.custom_op("vllm_megamoe::moe_layer", mutates_args=())
+def moe_layer(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, layer_name: str) -> Tensor:
+    """x [T, H], topk_ids [T, K], topk_weights [T, K] -> y [T, H], complete on every rank that brought these rows."""
+    if _find is None:
+        raise RuntimeError("vllm_megamoe.plugin.register() has not run in this process")
+    return _find(layer_name).run(x, topk_ids, topk_weights)
+
+
+@moe_layer.register_fake
+def _(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, layer_name: str) -> Tensor:
+    del topk_ids, topk_weights, layer_name
+    return torch.empty_like(x)

@@ -1,0 +1,48 @@
+"""A layer's experts as operands, as its plan says: the routed ones, and a shared MLP cut to the routed width."""
+
+from torch import Tensor
+
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.convert import LayerOperands, convert_experts, cut_mlp
+from vllm_megamoe.plan.layer_plan import LayerPlan
+
+
+def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
+    """w13 [E, 2I, H] and w2 [E, H, I] as loaded -> operands; see `convert_experts` for their memory."""
+    return _convert(w13, w2, plan, interleaved=plan.facts.gate_up_interleaved)
+
+
+def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
+    """The whole, unsharded MLP into `plan.shared.pieces` shared experts.
+
+    Every rank holds all of it, because each computes its own rows.
+
+    Args:
+        w13: [2S, H], gate rows first.
+        w2: [H, S].
+        plan: of the layer; S must be `pieces` times the routed width.
+
+    Raises:
+        ConfigError: the loaded MLP is not what the plan was made for.
+    """
+    pieces = plan.shared.pieces
+    got, wanted = (w2.shape[1], w2.shape[0]), (pieces * plan.padding.intermediate_was, plan.padding.hidden_was)
+    if got != wanted or w13.shape != (2 * w2.shape[1], w2.shape[0]):
+        raise ConfigError(
+            f"{plan.facts.name}: the shared experts have weights {list(w13.shape)} and {list(w2.shape)}; the plan "
+            f"wanted {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
+            '"fuse_shared_experts": "off".'
+        )
+    return _convert(*cut_mlp(w13, w2, pieces), plan)
+
+
+def _convert(w13: Tensor, w2: Tensor, plan: LayerPlan, *, interleaved: bool = False) -> LayerOperands:
+    return convert_experts(
+        w13,
+        w2,
+        plan.use_case,
+        hidden=plan.padding.hidden,
+        intermediate_hidden=plan.padding.intermediate_hidden,
+        stacked=plan.stacked,
+        interleaved=interleaved,
+    )

@@ -1,0 +1,1 @@
+"""Running engines in tests and in the demo: processes that end together, servers, a client."""

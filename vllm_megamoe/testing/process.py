@@ -1,0 +1,219 @@
+"""The one kind of failure that the demo reports without a traceback.
+
+Ctrl-C, SIGTERM and SIGHUP become one exception, which never strikes while a process is started or ended.
+
+What a log says last, for people who wait.
+
+A program of our own and all that it starts: begun together, ended together, none left behind.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from vllm_megamoe.errors import MegaMoeError
+
+
+class DemoError(MegaMoeError, RuntimeError):
+    """A step of the demo went wrong. The message says which, what happened and what to do."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class _Interrupts:
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        self._holders = 0
+
+    def install(self) -> None:
+        """Take the signals over; only in the main thread, once."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._holders:
+            self.pending = number
+        else:
+            raise Interrupted(number)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a signal back until the block ends; inside, `pending` tells that one has come."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+        if self.pending is not None and not self._holders:
+            number, self.pending = self.pending, None
+            raise Interrupted(number)
+
+
+interrupts = _Interrupts()
+
+
+_VLLM_LINE = re.compile(r"(?:INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[[^\]]+\] (.*)")
+_DULL = re.compile(r"Route: |Available routes|\W*$|[ ▄▀█]*(version|model) ")
+# At the line's beginning or right after a prefix, `(Worker pid=7) ERROR 01-31 12:00:00 [worker.py:9] ValueError: ...`
+_ERROR = re.compile(r"(?:^|[\])] )(?:\w+\.)*(\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
+_READ_BYTES = 16_384
+
+
+def last_message(log: Path, width: int = 70) -> str:
+    """Return the last message of vLLM's in a log, without its prefix and cut to `width`; "" when there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _READ_BYTES))
+        text = file.read().decode("utf-8", errors="replace")
+    messages = [found[1].strip() for found in _VLLM_LINE.finditer(text) if not _DULL.match(found[1])]
+    if not messages:
+        return ""
+    return messages[-1] if len(messages[-1]) <= width else messages[-1][: width - 1] + "…"
+
+
+def first_error(text: str) -> str:
+    """Return the first exception that a log tells of, "" when there is none: what follows is mostly its echo.
+
+    A worker's exception ends the engine, which ends the server, and each writes a traceback of its own.
+    """
+    found = _ERROR.search(text)
+    return found[1] if found else ""
+
+
+_GRACE_S = 20.0  # for a server to end its workers
+_SHORT_GRACE_S = 4.0  # the same when somebody waits for the prompt; a server that is still starting may need longer
+_ORPHAN_S = 1.0  # for processes whose parent has ended
+_KILL_S = 10.0  # for SIGKILL to take effect
+_TAIL_LINES = 30
+
+
+_running: list["OwnProcess"] = []
+
+
+def stop_all() -> None:
+    """End whatever a signal kept from being ended where it was started: the last thing that the demo does."""
+    for process in list(_running):
+        process.stop(_SHORT_GRACE_S)
+
+
+class OwnProcess:
+    """Runs a command in a session of its own, with its output in a file; use it as a context.
+
+    The session is what finds its descendants again: they keep it when their parent dies.
+    """
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        with interrupts.held(), log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            _running.append(self)
+
+    def __enter__(self) -> "OwnProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(_GRACE_S if kind is None else _SHORT_GRACE_S)
+
+    def exit_code(self) -> int | None:
+        """Return the program's exit code, None while it runs."""
+        return self._process.poll()
+
+    def members(self) -> list[int]:
+        """Return the ids of all living processes of the session."""
+        return session_members(self._process.pid)
+
+    def stop(self, grace_s: float = _GRACE_S) -> None:
+        """End the session: SIGTERM for the program, then SIGKILL for whoever is left; a second Ctrl-C skips the grace.
+
+        Raises DemoError with the ids of processes that survive even that.
+        """
+        with interrupts.held():
+            if self.exit_code() is None:
+                self._process.terminate()
+                _wait(lambda: self.exit_code() is not None, grace_s, impatient=True)
+                _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
+            # Python's resource tracker outlives the others by design, and then removes their shared memory.
+            for member in self.members():
+                if not _is_resource_tracker(member):
+                    _kill(member)
+            _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
+            for member in self.members():
+                _kill(member)
+            _wait(lambda: self.exit_code() is not None and not self.members(), _KILL_S, impatient=False)
+            left = self.members()
+            if not left and self in _running:
+                _running.remove(self)
+        if left:
+            raise DemoError(f"processes {left} cannot be ended; look at them with `ps -fp {','.join(map(str, left))}`")
+
+    def failed(self, what: str) -> DemoError:
+        """Return the error that says `what` and shows the end of the log and the first error in it."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        tail = "\n".join(f"    | {line}" for line in text.rstrip().splitlines()[-_TAIL_LINES:])
+        cause = first_error(text)
+        told = f"\n  first error in it: {cause}" if cause else ""
+        return DemoError(f"{what} (exit code {self.exit_code()})\n{tail}\n  whole log: {self.log}{told}")
+
+
+def session_members(session: int) -> list[int]:
+    """Return the ids of the living processes of a session; zombies, which only wait for their parent, do not count."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            state, member_of = _state_and_session(entry)
+            if member_of == session and state != "Z":
+                members.append(int(entry.name))
+    return members
+
+
+def _state_and_session(entry: Path) -> tuple[str, int]:
+    try:
+        stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it ended while we looked
+        return "", -1
+    # "pid (name) state ppid pgrp session ...", where the name may hold spaces and parentheses
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], int(fields[3])
+
+
+def _wait(is_over: Callable[[], bool], limit_s: float, *, impatient: bool) -> None:
+    """Wait until something is over or the limit has passed; a signal that comes ends an impatient wait."""
+    end = time.monotonic() + limit_s
+    while not is_over() and time.monotonic() < end and not (impatient and interrupts.pending):
+        time.sleep(0.05)
+
+
+def _is_resource_tracker(member: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{member}/cmdline").read_bytes()
+    except OSError:  # it ended while we looked
+        return False
+
+
+def _kill(member: int) -> None:
+    try:
+        os.kill(member, signal.SIGKILL)
+    except ProcessLookupError:  # it ended by itself in the meantime, which is what we want
+        return
