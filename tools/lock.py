@@ -43,24 +43,24 @@ def closure(roots: tuple[str, ...]) -> dict[str, str]:
     seen: set[tuple[str, frozenset[str]]] = set()
     queue = [Requirement(root) for root in roots]
     while queue:
-        wanted = queue.pop()
-        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        expected = queue.pop()
+        name, extras = canonicalize_name(expected.name), frozenset(expected.extras)
         if name in LEFT_OUT or (name, extras) in seen:
             continue
         seen.add((name, extras))
-        found = _installed(wanted)
+        found = _installed(expected)
         versions[name] = found.version
         queue.extend(_requirements(found, extras))
     return versions
 
 
-def _installed(wanted: Requirement) -> Distribution:
+def _installed(expected: Requirement) -> Distribution:
     try:
-        found = distribution(wanted.name)
+        found = distribution(expected.name)
     except PackageNotFoundError:
-        raise LockError(f"{wanted} is needed and not installed here; install it, then lock again") from None
-    if not wanted.specifier.contains(found.version, prereleases=True):
-        raise LockError(f"{wanted.name} {found.version} is installed, {wanted} is needed")
+        raise LockError(f"{expected} is needed and not installed here; install it, then lock again") from None
+    if not expected.specifier.contains(found.version, prereleases=True):
+        raise LockError(f"{expected.name} {found.version} is installed, {expected} is needed")
     return found
 
 

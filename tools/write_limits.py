@@ -65,7 +65,7 @@ INTRODUCTION = (
     "A profile names a product and an operator revision: 9.1 is CANN 9.1.0, 9.2 the operator source of 2026-08 and",
     "later. `VLLM_MEGAMOE_PROFILE=a3@9.1`, or `profile` in the options, brings its limits into force; without one",
     "the CPU twin takes all that the documents describe. Where a document and the code differ, the stricter counts",
-    "and both are cited. What the device silently gets wrong is refused too; the message says what it would do.",
+    "and both are cited. What the device silently gets wrong is rejected too; the message says what it would do.",
 )
 
 

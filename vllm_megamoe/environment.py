@@ -27,14 +27,14 @@ def choose_profile(named: str | None) -> str:
     Raises:
         ConfigError: another profile is named than the one that is simulated, or the simulated one does not exist.
     """
-    wanted = named or os.environ.get(PROFILE_VARIABLE) or ""
+    expected = named or os.environ.get(PROFILE_VARIABLE) or ""
     simulated = simulated_profile()
     if not simulated:
-        return wanted or "none"
-    if wanted not in ("", simulated):
+        return expected or "none"
+    if expected not in ("", simulated):
         raise ConfigError(
-            f"profile={wanted!r} with {SIMULATE_VARIABLE}={simulated!r}; wanted one of them, or the same in both: a "
-            f"simulated product has its own limits. Drop the profile, or unset {SIMULATE_VARIABLE}."
+            f"profile={expected!r} with {SIMULATE_VARIABLE}={simulated!r}; expected one of them, or the same in both: "
+            f"a simulated product has its own limits. Drop the profile, or unset {SIMULATE_VARIABLE}."
         )
     return simulated
 
@@ -47,7 +47,7 @@ def simulated_profile() -> str:
     """
     name = os.environ.get(SIMULATE_VARIABLE) or ""
     if name and find_profile(name).product == "none":
-        raise ConfigError(f"{SIMULATE_VARIABLE}={name!r}; wanted a product such as 'a3@9.1', or the variable unset.")
+        raise ConfigError(f"{SIMULATE_VARIABLE}={name!r}; expected a product such as 'a3@9.1', or the variable unset.")
     return name
 
 
@@ -64,5 +64,5 @@ def hccl_buffsize() -> int:
     """
     text = os.environ.get(BUFFSIZE_VARIABLE) or str(DEFAULT_MB)
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{BUFFSIZE_VARIABLE}={text!r}; wanted a number of MB from 1 on, such as {DEFAULT_MB}.")
+        raise ConfigError(f"{BUFFSIZE_VARIABLE}={text!r}; expected a number of MB from 1 on, such as {DEFAULT_MB}.")
     return int(text)

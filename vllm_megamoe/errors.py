@@ -1,7 +1,7 @@
 """The package's errors.
 
-Every message says where it happened, what came, what was wanted and what to do. Where a caller would
-expect a built-in (a refused argument, a broken peer), the class derives from that built-in too.
+Every message says where it happened, what came, what was expected and what to do. Where a caller would
+expect a built-in (a rejected argument, a broken peer), the class derives from that built-in too.
 """
 
 
@@ -26,7 +26,7 @@ class LayoutError(MegaMoeError, ValueError):
 
 
 class OperatorError(MegaMoeError, ValueError):
-    """A buffer or a call that the operator refuses."""
+    """A buffer or a call that the operator rejects."""
 
 
 class PeerError(MegaMoeError, RuntimeError):

@@ -76,7 +76,7 @@ def test_similar_names_are_not_confused() -> None:
         ({**INT8_LINEARS, "ignore": ["re:.*block_sparse_moe.*"]}, None),
     ],
 )
-def test_before_names_are_known_only_sure_cases_are_refused(
+def test_before_names_are_known_only_sure_cases_are_rejected(
     section: dict[str, Any] | None, expected: str | None
 ) -> None:
     assert surely_quantised(section, num_layers=2) == expected

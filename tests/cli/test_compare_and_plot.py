@@ -63,14 +63,14 @@ def test_figure_and_its_points(model: str, tmp_path: Path, suffix: str) -> None:
 
 
 def test_what_cannot_be_drawn(model: str, tmp_path: Path) -> None:
-    def refused(*arguments: str) -> str:
+    def rejected(*arguments: str) -> str:
         found = run("plan", model, *arguments)
         assert found.exit_code == 2
         return found.stderr
 
-    assert ".png, .svg, .pdf" in refused("--plot", str(tmp_path / "plan.txt"))
-    assert "no folder" in refused("--plot", str(tmp_path / "absent" / "plan.png"))
-    assert "drop --compare" in refused("--plot", str(tmp_path / "plan.png"), "--compare", "all")
+    assert ".png, .svg, .pdf" in rejected("--plot", str(tmp_path / "plan.txt"))
+    assert "no folder" in rejected("--plot", str(tmp_path / "absent" / "plan.png"))
+    assert "drop --compare" in rejected("--plot", str(tmp_path / "plan.png"), "--compare", "all")
 
 
 def test_a_missing_matplotlib_is_told_by_its_install_command(model: str, tmp_path: Path) -> None:

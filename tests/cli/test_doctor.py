@@ -1,4 +1,4 @@
-"""`doctor`: what is missing, and the command that mends it, for environments made by hand."""
+"""`doctor`: what is missing, and the command that fixes it, for environments made by hand."""
 
 import json
 import subprocess

@@ -74,16 +74,16 @@ def test_b66_ranks_without_expert_parallelism_get_the_flag(model: str, flags: st
     assert found["holds"]
 
 
-def test_b66_128_ranks_are_refused_with_the_sizes_that_the_product_takes(model: str) -> None:
+def test_b66_128_ranks_are_rejected_with_the_sizes_that_the_product_takes(model: str) -> None:
     found = report(model, "--profile", "a3@9.1", "--tp", "8", "--dp", "16")
     assert any("ep_world_size=128" in rule["got"] for rule in found["violations"])
     assert found["ep_sizes"] == [2, 4, 8, 16, 32]
 
 
 def test_the_model_may_be_given_beside_a_line_that_names_a_hubs(model: str) -> None:
-    refused = run("plan", "--from", "vllm serve Qwen/Qwen3-30B-A3B -tp 2")
-    assert refused.exit_code == 2
-    assert "give its config as MODEL too" in refused.stderr
+    rejected = run("plan", "--from", "vllm serve Qwen/Qwen3-30B-A3B -tp 2")
+    assert rejected.exit_code == 2
+    assert "give its config as MODEL too" in rejected.stderr
     found = report(model, "--from", "vllm serve Qwen/Qwen3-30B-A3B -tp 2")
     assert "vllm serve Qwen/Qwen3-30B-A3B " in found["command"]
 

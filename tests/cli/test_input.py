@@ -10,7 +10,7 @@ from cli.command import QWEN3_30B_A3B, report, run, write_model
 FP8_SIDE_FILE = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": []}}
 
 
-def refused(*arguments: str) -> str:
+def rejected(*arguments: str) -> str:
     found = run(*arguments)
     assert found.exit_code == 2
     assert found.stdout == ""
@@ -71,21 +71,21 @@ def test_a_dense_model_is_answered(tmp_path: Path) -> None:
 
 
 def test_missing_and_unreadable_input(tmp_path: Path) -> None:
-    assert "no such file or folder" in refused("plan", str(tmp_path / "absent"))
-    assert "no config.json in this folder" in refused("plan", str(tmp_path))
+    assert "no such file or folder" in rejected("plan", str(tmp_path / "absent"))
+    assert "no config.json in this folder" in rejected("plan", str(tmp_path))
     (tmp_path / "config.json").write_text("{broken")
-    assert "not JSON" in refused("plan", str(tmp_path))
+    assert "not JSON" in rejected("plan", str(tmp_path))
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    assert "not JSON" in refused("plan", str(tmp_path))
+    assert "not JSON" in rejected("plan", str(tmp_path))
     (tmp_path / "config.json").write_text("[" * 100_000)
-    assert "not JSON" in refused("plan", str(tmp_path))
+    assert "not JSON" in rejected("plan", str(tmp_path))
     (tmp_path / "config.json").write_text(f'{{"num_hidden_layers": {"9" * 5000}}}')
-    assert "not JSON" in refused("plan", str(tmp_path))
+    assert "not JSON" in rejected("plan", str(tmp_path))
     for name in ("a" * 300, "~nobody-of-this-name/model"):
-        assert "cannot be looked up" in refused("plan", name)
-        assert "cannot be looked up" in refused("plan", "--from", f"vllm serve {name}")
+        assert "cannot be looked up" in rejected("plan", name)
+        assert "cannot be looked up" in rejected("plan", "--from", f"vllm serve {name}")
     (tmp_path / "config.json").write_text("[1]")
-    assert "JSON of type list" in refused("plan", str(tmp_path))
+    assert "JSON of type list" in rejected("plan", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -106,31 +106,31 @@ def test_missing_and_unreadable_input(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_no_model_has_is_named(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    assert words in refused("plan", write_model(tmp_path, QWEN3_30B_A3B | change))
+    assert words in rejected("plan", write_model(tmp_path, QWEN3_30B_A3B | change))
 
 
 def test_a_hubs_name_is_told_to_download_the_config_first() -> None:
-    text = refused("plan", "Qwen/Qwen3-30B-A3B")
+    text = rejected("plan", "Qwen/Qwen3-30B-A3B")
     assert "download its config first" in text
     assert "hf download Qwen/Qwen3-30B-A3B config.json" in text
 
 
 def test_wrong_names_and_values_are_told_the_nearest(tmp_path: Path) -> None:
     model = write_model(tmp_path, QWEN3_30B_A3B)
-    assert "--profile" in refused("plan", model, "--profil", "a3@9.1")
-    assert "'a8w8-int'" in refused("plan", model, "--use-case", "a8w8int")
-    assert "a3@9.1" in refused("plan", model, "--profile", "a3@9.3")
-    assert "--requant" in refused("plan", model, "--requant", "yes")
-    assert "--topk-weights-type" in refused("plan", model, "--topk-weights-type", "3")
-    assert "--tp" in refused("plan", model, "--tp", "0")
-    assert "did you mean a3@9.1" in refused("plan", model, "--compare", "a3@91")
-    assert "does not exist on this product" in refused("plan", model, "--profile", "310p")
-    assert "topology" in refused("plan", model, "--profile", "a3@9.1", "--topology", "urma")
-    assert "doctor" in refused("docter")
+    assert "--profile" in rejected("plan", model, "--profil", "a3@9.1")
+    assert "'a8w8-int'" in rejected("plan", model, "--use-case", "a8w8int")
+    assert "a3@9.1" in rejected("plan", model, "--profile", "a3@9.3")
+    assert "--requant" in rejected("plan", model, "--requant", "yes")
+    assert "--topk-weights-type" in rejected("plan", model, "--topk-weights-type", "3")
+    assert "--tp" in rejected("plan", model, "--tp", "0")
+    assert "did you mean a3@9.1" in rejected("plan", model, "--compare", "a3@91")
+    assert "does not exist on this product" in rejected("plan", model, "--profile", "310p")
+    assert "topology" in rejected("plan", model, "--profile", "a3@9.1", "--topology", "urma")
+    assert "doctor" in rejected("docter")
 
 
 def test_no_model_at_all() -> None:
-    assert "No MODEL" in refused("plan", "--tp", "8")
+    assert "No MODEL" in rejected("plan", "--tp", "8")
     assert run("plan").exit_code == 2
     assert "Usage" in run("plan").output
 

@@ -146,7 +146,7 @@ def test_mixtral_is_too_wide_for_a3(tmp_path: Path) -> None:
     assert "56 experts" in rule["remedy"]
     assert "topk 14" in rule["remedy"]
     (group,) = found["groups"]
-    assert group["runs"] == "refused"
+    assert group["runs"] == "rejected"
     assert group["use_case"] is None
     assert found["command"] is None
     assert found["ep_sizes"] == [2, 4, 8]

@@ -119,7 +119,7 @@ def read_all(text: str) -> None:
         ("vllm serve m -tp eight", "tensor-parallel-size 'eight'"),
         ("vllm serve m -dp 0", "data-parallel-size '0'"),
         ("vllm serve m --additional-config {megamoe:", "not JSON"),
-        ("vllm serve m --additional-config [1]", "wanted a JSON object"),
+        ("vllm serve m --additional-config [1]", "expected a JSON object"),
         ("vllm serve m --additional-config '{\"megamoe\": 1}' --additional-config.megamoe.profile none", "megamoe"),
     ],
 )

@@ -15,7 +15,8 @@ FAKE = Path(__file__).with_name("fake_vllm.py")
 BOOTSTRAP = """
 import sys
 from pathlib import Path
-from vllm_megamoe.demo import __main__, server
+from vllm_megamoe.demo import __main__
+from vllm_megamoe.testing import server
 fake = Path(sys.argv.pop(1))
 server._executable = lambda: fake
 __main__.app()

@@ -42,9 +42,9 @@ def test_experts_are_stored_one_by_one(weights: dict[str, torch.Tensor]) -> None
 def test_a_seed_decides_every_byte(folder: Path, tmp_path: Path) -> None:
     again = make_checkpoint(tmp_path / "again", **SMALL)
     other = make_checkpoint(tmp_path / "other", seed=1, **SMALL)
-    wanted = (folder / "model.safetensors").read_bytes()
-    assert (again / "model.safetensors").read_bytes() == wanted
-    assert (other / "model.safetensors").read_bytes() != wanted
+    expected = (folder / "model.safetensors").read_bytes()
+    assert (again / "model.safetensors").read_bytes() == expected
+    assert (other / "model.safetensors").read_bytes() != expected
 
 
 def test_what_a_broken_off_run_left_is_replaced(folder: Path, tmp_path: Path) -> None:

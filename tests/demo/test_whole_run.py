@@ -59,7 +59,7 @@ def test_a_server_that_dies_is_reported_with_its_first_error(start: Callable[...
 
 
 @pytest.mark.parametrize("arguments", [("--cach", "x"), ("--keep", "--unknown")])
-def test_a_misspelt_option_is_refused(start: Callable[..., DemoRun], arguments: tuple[str, ...]) -> None:
+def test_a_misspelt_option_is_rejected(start: Callable[..., DemoRun], arguments: tuple[str, ...]) -> None:
     run = start(*arguments)
     assert run.wait() == 2
     assert "No such option" in run.output()

@@ -54,7 +54,7 @@ def layers(llm: LLM) -> list[list[dict[str, Any]]]:
 
 
 def sabotage(llm: LLM, kind: str) -> None:
-    """Break the MoE layers of every worker on purpose; `none` mends them."""
+    """Break the MoE layers of every worker on purpose; `none` fixes them."""
     llm.collective_rpc(_sabotage_worker, args=(kind,))
 
 

@@ -16,12 +16,12 @@ DAMAGE = ["scaled", "reduced twice", "swapped"]
 
 @pytest.fixture(scope="module")
 def runs(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
-    """Tokens of the whole engine, of each damage, and of the mended engine, by kind."""
+    """Tokens of the whole engine, of each damage, and of the fixed engine, by kind."""
     ask = {"do": "greedy", "prompts": prompts[:8], "max_tokens": 8}
-    kinds = ["none", *DAMAGE, "mended"]
+    kinds = ["none", *DAMAGE, "fixed"]
     steps: list[dict[str, Any]] = []
     for kind in kinds:
-        steps += [{"do": "sabotage", "kind": "none" if kind == "mended" else kind}, dict(ask)]
+        steps += [{"do": "sabotage", "kind": "none" if kind == "fixed" else kind}, dict(ask)]
     llm = {"model": checkpoint, "dtype": "float32", **MEGAMOE, **TP2, **EAGER, "enable_prefix_caching": False}
     return dict(zip(kinds, engines.run(llm, steps)[1::2], strict=True))
 
@@ -36,7 +36,7 @@ def test_damage_changes_the_tokens(kind: str, runs: dict[str, Any]) -> None:
 
 
 def test_the_whole_and_the_mended_engine_agree(runs: dict[str, Any]) -> None:
-    assert tokens(runs["mended"]) == tokens(runs["none"])
+    assert tokens(runs["fixed"]) == tokens(runs["none"])
 
 
 def test_the_whole_engine_agrees_with_vllms_own_moe(

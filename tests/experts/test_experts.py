@@ -1,4 +1,4 @@
-"""Canonical experts are checked when they are made: what is wrong is named with what came and what was wanted."""
+"""Canonical experts are checked when they are made: what is wrong is named with what came and what was expected."""
 
 from dataclasses import FrozenInstanceError, replace
 
@@ -65,10 +65,10 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "make"), WRONG.items(), ids=WRONG.keys())
 def test_what_does_not_fit_is_named(words: str, make: object) -> None:
-    with pytest.raises(CheckpointError, match="wanted") as error:
+    with pytest.raises(CheckpointError, match="expected") as error:
         make()  # type: ignore[operator]
-    wanted = "wanted an even number" if words == "odd" else words
-    assert wanted in str(error.value)
+    expected = "expected an even number" if words == "odd" else words
+    assert expected in str(error.value)
 
 
 def test_a_bad_scale_is_located() -> None:

@@ -101,14 +101,14 @@ def test_a_wide_shared_mlp_gives_what_two_narrow_ones_give(use_case: str, weight
     assert not y.equal(without.run(*rows))
 
 
-def test_a_shared_mlp_of_another_width_than_planned_is_refused(weights: tuple[Tensor, Tensor]) -> None:
+def test_a_shared_mlp_of_another_width_than_planned_is_rejected(weights: tuple[Tensor, Tensor]) -> None:
     plan = plan_of(case_of("a16w16", shared=2))
-    with pytest.raises(ConfigError, match=r"weights \[128, 96\] and \[96, 64\]; the plan wanted 2 of width 64"):
+    with pytest.raises(ConfigError, match=r"weights \[128, 96\] and \[96, 64\]; the plan expected 2 of width 64"):
         convert_shared(weights[0][0], weights[1][0], plan)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2 * WIDTH, HIDDEN), (4 * WIDTH, HIDDEN // 2)])
-def test_a_shared_mlp_whose_halves_differ_is_refused(rows: int, columns: int) -> None:
+def test_a_shared_mlp_whose_halves_differ_is_rejected(rows: int, columns: int) -> None:
     """The down projection alone says the planned width: half of the gate and up rows is not that MLP."""
     plan = plan_of(case_of("a16w16", shared=2))
     w13, w2 = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((rows, columns), (HIDDEN, 2 * WIDTH)))

@@ -213,7 +213,7 @@ def test_mx_scales_are_paired(use_case: UseCase) -> None:
         (lambda: mx("e2m1"), UseCase.A8W8_FP),
     ],
 )
-def test_experts_of_another_kind_are_refused(make: Callable[[], Experts], use_case: UseCase) -> None:
+def test_experts_of_another_kind_are_rejected(make: Callable[[], Experts], use_case: UseCase) -> None:
     with pytest.raises(LayoutError, match=f"{use_case} takes"):
         to_operands(make(), use_case)
 
@@ -224,6 +224,6 @@ def test_missing_scales_are_named() -> None:
         from_operands([ExpertOperands(o.l1, o.l2, o.l1_sf)], UseCase.A8W8_INT)
 
 
-def test_an_empty_list_is_refused() -> None:
+def test_an_empty_list_is_rejected() -> None:
     with pytest.raises(LayoutError, match="no operands"):
         from_operands([], UseCase.A16W16)

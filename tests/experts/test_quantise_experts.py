@@ -52,8 +52,8 @@ def test_int8_codes_and_scales(weights: tuple[np.ndarray, np.ndarray]) -> None:
         assert np.array_equal(codes[0].numpy(), np.rint(matrix / scale[:, None]))
 
 
-def test_int4_from_bf16_is_refused(weights: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(ConfigError, match=r"a8w4-int; wanted one of a16w16, a8w8-int, a8w8-fp, a8w4-fp, a4w4-fp"):
+def test_int4_from_bf16_is_rejected(weights: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(ConfigError, match=r"a8w4-int; expected one of a16w16, a8w8-int, a8w8-fp, a8w4-fp, a4w4-fp"):
         quantise_expert(*(torch.from_numpy(w) for w in weights), UseCase.A8W4_INT)
 
 

@@ -67,7 +67,7 @@ def test_b01_a_prefill_fits_although_decode_graphs_are_small() -> None:
     assert capacity.calls * capacity.chunk >= 120
 
 
-def test_b02_less_room_than_a_balanced_load_needs_is_refused_with_the_arithmetic() -> None:
+def test_b02_less_room_than_a_balanced_load_needs_is_rejected_with_the_arithmetic() -> None:
     """Kimi-K3: EP 16, top 16, 8192 rows in all; 8192 arrive at each rank when balanced, 6144 was the room."""
     kimi = MoeFacts("k", 896, 16, 3584, 3072)
     engine = replace(EP16, max_num_batched_tokens=512)
@@ -105,11 +105,11 @@ def test_b05_w4a8_of_9_1_gets_twice_the_room_and_pays_for_it() -> None:
     assert later.buffer.max_recv_token_num == 0
 
 
-@pytest.mark.parametrize(("room", "refused"), [(0, True), (32_768, True), (65_535, True), (65_536, False)])
-def test_b05_less_is_refused_because_later_experts_would_be_zero(room: int, refused: bool) -> None:
+@pytest.mark.parametrize(("room", "rejected"), [(0, True), (32_768, True), (65_535, True), (65_536, False)])
+def test_b05_less_is_rejected_because_later_experts_would_be_zero(room: int, rejected: bool) -> None:
     call = CallFacts(rows=256, routed=int_weights("INT4"))
     broken = [b for b in broken_by_call(A3, int8_buffer(256, room), call) if b.argument == "max_recv_token_num"]
-    assert bool(broken) == refused
+    assert bool(broken) == rejected
     assert all("later experts come back as zeros" in b.silent for b in broken)
     assert not broken_by_call(A3_LATER, int8_buffer(256, room), call)
 
@@ -154,18 +154,18 @@ def test_b08_the_window_is_what_the_report_says(tokens: int, mib: int) -> None:
     assert round(ccl_buffer_size(A3, int8_buffer(tokens)) / MIB) == mib
 
 
-def test_b08_too_small_a_window_is_refused_with_the_number_to_set() -> None:
+def test_b08_too_small_a_window_is_rejected_with_the_number_to_set() -> None:
     call, buffer = CallFacts(rows=512, routed=int_weights("INT8")), int8_buffer(512)
     assert hccl_buffsize_mb(A3, buffer) == 97
-    for mb, refused in ((96, True), (97, False)):
+    for mb, rejected in ((96, True), (97, False)):
         broken = broken_by_call(A3, buffer, replace(call, ccl_buffer_size=2 * mb * MIB))
-        assert [b.argument for b in broken] == ["ccl_buffer_size"] * refused
+        assert [b.argument for b in broken] == ["ccl_buffer_size"] * rejected
         assert all("HCCL_BUFFSIZE=97" in b.remedy for b in broken)
 
 
 def test_b08_the_plan_says_it_before_a_weight_is_read() -> None:
     engine = replace(EP16, max_num_batched_tokens=512, hccl_buffsize_mb=100)
-    with pytest.raises(ConfigError, match=r"HCCL_BUFFSIZE=100; wanted at least 123.*Set HCCL_BUFFSIZE=123"):
+    with pytest.raises(ConfigError, match=r"HCCL_BUFFSIZE=100; expected at least 123.*Set HCCL_BUFFSIZE=123"):
         # bf16 rows: 139,264 + 512 * 8 * 28,672 + 524,288 + 10,485,760 bytes are 122.7 MiB
         plan(engine=engine, profile="a3@9.1", workspace_budget_gib=3.0)
 
@@ -183,8 +183,8 @@ def test_b09_more_rows_than_the_limit_make_equal_pieces_on_every_rank() -> None:
 
 
 def test_b10_a_buffer_has_room_for_a_row() -> None:
-    refused = {b.argument for b in broken_by_buffer(A3, int8_buffer(0))}
-    assert "num_max_tokens_per_rank" in refused
+    rejected = {b.argument for b in broken_by_buffer(A3, int8_buffer(0))}
+    assert "num_max_tokens_per_rank" in rejected
 
 
 @pytest.mark.parametrize("profile", ["none", "a3@9.2", "950@9.2"])

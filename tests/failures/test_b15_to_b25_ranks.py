@@ -20,7 +20,7 @@ BF16 = WeightFacts(element1="BF16", element2="BF16", count=4, intermediate_hidde
 
 
 @pytest.mark.parametrize("profile", ["a2@9.1", "a3@9.1", "a2@9.2", "a3@9.2"])
-def test_b15_other_row_counts_on_another_rank_are_refused(profile: str) -> None:
+def test_b15_other_row_counts_on_another_rank_are_rejected(profile: str) -> None:
     call = CallFacts(rows=5, routed=BF16, rows_of_ranks=(5, 9))
     (broken,) = broken_by_call(find_profile(profile), BUFFER, call)
     assert broken.value.startswith("5, 9")
@@ -37,7 +37,7 @@ def test_b16_ranks_with_fewer_rows_take_the_same_way() -> None:
         assert each <= chunk
 
 
-def test_b22_overlap_of_two_streams_is_refused() -> None:
+def test_b22_overlap_of_two_streams_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"dual batch overlap is on.*Drop --enable-dbo"):
         make_plan(replace(EP16, dual_batch_overlap=True), [LAYER], Options())
 

@@ -83,9 +83,9 @@ def test_b43_oai_is_not_plain_swiglu() -> None:
     assert (found.name, found.clamp, dict(found.params)) == ("swigluoai", 7.0, {"alpha": 1.702, "beta": 1.0})
 
 
-def test_b43_an_unknown_activation_is_refused_and_never_silu() -> None:
+def test_b43_an_unknown_activation_is_rejected_and_never_silu() -> None:
     layer = MoeFacts("l", 8, 2, 64, 32, activation=ActivationFacts("gelu"))
-    with pytest.raises(ConfigError, match="activation 'gelu'; wanted one of silu"):
+    with pytest.raises(ConfigError, match="activation 'gelu'; expected one of silu"):
         make_plan(EngineFacts("bfloat16"), [layer], Options())
 
 
@@ -95,8 +95,8 @@ def test_b44_situ_uses_both_of_its_parameters(linear_beta: float | None) -> None
     params = {"beta": 4.0} if linear_beta is None else {"beta": 4.0, "linear_beta": linear_beta}
     gate, up = 5.0, 60.0
     linear = up if linear_beta is None else linear_beta * math.tanh(up / linear_beta)
-    wanted = 4.0 * math.tanh(gate / 4.0) / (1 + math.exp(-gate)) * linear
-    assert one_channel(gate, up, activation="situglu", activation_params=params) == pytest.approx(wanted, rel=1e-6)
+    expected = 4.0 * math.tanh(gate / 4.0) / (1 + math.exp(-gate)) * linear
+    assert one_channel(gate, up, activation="situglu", activation_params=params) == pytest.approx(expected, rel=1e-6)
     facts = ActivationFacts("situ", beta=4.0, linear_beta=linear_beta)
     layer = MoeFacts("l", 896, 16, 3584, 3072, activation=facts, model_hidden=7168)
     found = plan_layer(EngineFacts("bfloat16"), layer, Options())
@@ -120,7 +120,7 @@ def test_b45_a_routed_scaling_factor_is_applied_in_one_place(on_output: bool, fu
     assert plan_layer(EngineFacts("bfloat16"), layer, Options(fuse_shared_experts=fuse)).fold_scaling == folded  # type: ignore[arg-type]
 
 
-def test_b48_a_model_that_reduces_the_finished_rows_again_is_refused() -> None:
+def test_b48_a_model_that_reduces_the_finished_rows_again_is_rejected() -> None:
     engine = EngineFacts("bfloat16", tensor_parallel=2, expert_parallel=True)
     with pytest.raises(ConfigError, match=r"the model reduces the layer's output itself"):
         make_plan(engine, [MoeFacts("l", 8, 2, 64, 32, skips_reduction=True)], Options())
@@ -177,7 +177,7 @@ def test_b52_zeros_in_the_width_change_nothing() -> None:
 
 
 def test_b52_padding_has_a_price_and_a_limit() -> None:
-    """Qwen3-30B-A3B on A3 pays a third more; half as wide it would pay double, and is refused until the user agrees."""
+    """Qwen3-30B-A3B on A3 pays a third more; half as wide it would pay double, rejected until the user agrees."""
     engine = EngineFacts("bfloat16", 16, expert_parallel=True)
     qwen = MoeFacts("l", 128, 8, 2048, 768)
     assert plan_layer(engine, qwen, Options(profile="a3@9.1")).padding.overhead == pytest.approx(1 / 3)

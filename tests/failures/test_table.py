@@ -24,8 +24,8 @@ def test_every_named_test_exists(repository: Path) -> None:
 
 def test_every_entry_has_a_test_or_a_reason(repository: Path) -> None:
     rows = ENTRY.findall((repository / "docs" / "failures.md").read_text(encoding="utf-8"))
-    wanted = [f"B{n:02}" for n in (*range(1, 27), *range(41, 54)) if n not in GAPS]
-    assert [entry for entry, _, _ in rows] == wanted
+    expected = [f"B{n:02}" for n in (*range(1, 27), *range(41, 54)) if n not in GAPS]
+    assert [entry for entry, _, _ in rows] == expected
     assert all(NAMED.search(holds) or holds.count(" ") > 8 for _, _, holds in rows)
 
 

@@ -1,6 +1,6 @@
 """Ways to break the MoE layers of a running engine on purpose, for negative controls.
 
-Each takes a layer's runner and returns what mends it. Shared experts are broken where they run: in vLLM's own module,
+Each takes a layer's runner and returns what fixes it. Shared experts are broken where they run: in vLLM's own module,
 or in the operator's call when the plan fused them.
 """
 
@@ -11,44 +11,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Mend = Callable[[], None]
+Fix = Callable[[], None]
 
 
-def apply(model: torch.nn.Module, kind: str) -> Mend:
-    """Break every MoE layer of a model and return what mends it again; `none` breaks nothing."""
+def apply(model: torch.nn.Module, kind: str) -> Fix:
+    """Break every MoE layer of a model and return what fixes it again; `none` breaks nothing."""
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-    mends = [KINDS[kind](runner) for runner in model.modules() if isinstance(runner, MoERunner)]
-    if not mends:
+    fixes = [KINDS[kind](runner) for runner in model.modules() if isinstance(runner, MoERunner)]
+    if not fixes:
         raise RuntimeError("the model has no MoE layer to break")
 
-    def mend() -> None:
-        for one in mends:
+    def fix() -> None:
+        for one in fixes:
             one()
 
-    return mend
+    return fix
 
 
-def none(runner: Any) -> Mend:
+def none(runner: Any) -> Fix:
     return lambda: None
 
 
-def scaled(runner: Any) -> Mend:
+def scaled(runner: Any) -> Fix:
     """Routed rows times 0.9."""
     return wrap(runner.routed_experts.quant_method, "apply", lambda rows: 0.9 * rows)
 
 
-def shared_dropped(runner: Any) -> Mend:
+def shared_dropped(runner: Any) -> Fix:
     """B50: the shared experts never."""
     return _shared_times(runner, 0)
 
 
-def shared_twice(runner: Any) -> Mend:
+def shared_twice(runner: Any) -> Fix:
     """B50: the shared experts twice."""
     return _shared_times(runner, 2)
 
 
-def _shared_times(runner: Any, times: int) -> Mend:
+def _shared_times(runner: Any, times: int) -> Fix:
     if runner.shared_experts is not None:
         return wrap(runner.shared_experts._layer, "forward", lambda rows: times * rows)
     state, method = runner.routed_experts.mega_moe, runner.routed_experts.quant_method
@@ -67,12 +67,12 @@ def _shared_times(runner: Any, times: int) -> Mend:
     return replace(method, "apply", broken)
 
 
-def gate_dropped(runner: Any) -> Mend:
+def gate_dropped(runner: Any) -> Fix:
     """Qwen2-MoE without the gate of its shared expert."""
     return replace(runner.shared_experts._layer, "expert_gate", None)
 
 
-def factor_dropped(runner: Any) -> Mend:
+def factor_dropped(runner: Any) -> Fix:
     """B45: no routed scaling factor, wherever it is: on the output, in the router, or in the plan for fused experts."""
     state = runner.routed_experts.mega_moe
     if state.plan.fold_scaling != 1.0:
@@ -83,23 +83,23 @@ def factor_dropped(runner: Any) -> Mend:
     return replace(holder, "routed_scaling_factor", 1.0)
 
 
-def factor_twice(runner: Any) -> Mend:
+def factor_twice(runner: Any) -> Fix:
     """B45: the routed scaling factor is in the router weights, and the runner multiplies the output once more."""
     factor = runner.routed_experts.mega_moe.plan.facts.routed_scaling_factor
     return wrap(runner.routed_experts.quant_method, "apply", lambda rows: factor * rows)
 
 
-def reduced_twice(runner: Any) -> Mend:
+def reduced_twice(runner: Any) -> Fix:
     """B48: the runner sums finished rows over the ranks."""
     return wrap(runner.routed_experts.quant_method.moe_kernel, "output_is_reduced", lambda whole: not whole)
 
 
-def shared_not_reduced(runner: Any) -> Mend:
+def shared_not_reduced(runner: Any) -> Fix:
     """B50: each rank keeps its own part of the shared experts."""
     return replace(runner, "_maybe_reduce_shared_expert_output", lambda shared, *_: shared)
 
 
-KINDS: dict[str, Callable[[Any], Mend]] = {
+KINDS: dict[str, Callable[[Any], Fix]] = {
     function.__name__.replace("_", " "): function
     for function in (
         none,
@@ -115,13 +115,13 @@ KINDS: dict[str, Callable[[Any], Mend]] = {
 }
 
 
-def wrap(owner: Any, name: str, change: Callable[[Any], Any]) -> Mend:
+def wrap(owner: Any, name: str, change: Callable[[Any], Any]) -> Fix:
     """Let a method of one object return something else."""
     whole = getattr(owner, name)
     return replace(owner, name, lambda *args, **kwargs: change(whole(*args, **kwargs)))
 
 
-def replace(owner: Any, name: str, value: Any) -> Mend:
+def replace(owner: Any, name: str, value: Any) -> Fix:
     """Set an attribute or a submodule of one object; the result sets it back."""
     before = getattr(owner, name)
     parts = getattr(owner, "_modules", {})

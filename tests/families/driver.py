@@ -56,9 +56,9 @@ def serve(engine: dict[str, Any], prompts: list[list[int]]) -> dict[str, Any]:
     model = llm.llm_engine.model_executor.driver_worker.worker.get_model()
     results: dict[str, Any] = {}
     for kind in ["none", *engine["damages"]]:
-        mend = damage.apply(model, kind)
+        fix = damage.apply(model, kind)
         results[kind] = log_probabilities(llm, prompts)
-        mend()
+        fix()
     states = [module.mega_moe for module in model.modules() if hasattr(module, "mega_moe")]
     results["layers"] = [{"shared": state.plan.shared.mode, "calls": state.calls} for state in states]
     llm.llm_engine.engine_core.shutdown()

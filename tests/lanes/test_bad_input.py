@@ -94,7 +94,7 @@ def test_never_claimed_without_the_flag(case: str, method: str | None, ends: dic
     assert ends[case]["quantization"] == method
 
 
-REFUSED = {
+REJECTED = {
     "named, unknown key": ["unknown keys ['bits']"],
     "quantised experts": ["'compressed-tensors-w8a8'", "cannot be loaded yet"],
     "fp8 experts": ["'fp8-block'", "cannot be loaded yet"],
@@ -110,8 +110,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_before_an_engine_starts(case: str, ends: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", REJECTED)
+def test_rejected_before_an_engine_starts(case: str, ends: dict[str, Any]) -> None:
     assert ends[case].get("error") == "ConfigError", ends[case]
-    for part in REFUSED[case]:
+    for part in REJECTED[case]:
         assert part in ends[case]["message"]

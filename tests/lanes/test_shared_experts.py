@@ -147,8 +147,8 @@ def test_an_mlp_that_is_not_fused_is_packed_as_ever(ranks: World) -> None:
 
 
 @pytest.mark.parametrize(("factor", "fold"), [(2.5, 1.0), (1.0, 2.5)])
-def test_b45_a_factor_that_the_plan_did_not_expect_is_refused(factor: float, fold: float, ranks: World) -> None:
+def test_b45_a_factor_that_the_plan_did_not_expect_is_rejected(factor: float, fold: float, ranks: World) -> None:
     """The runner would scale the shared part too, or nobody would scale the routed one."""
     for failure in ranks.outcomes(run, [(False, "fused", factor, fold)] * 2, limit_s=120):
         assert failure.kind == "ConfigError"
-        assert f"multiplies the output by {factor:g}, the plan wanted {fold:g}" in failure.message
+        assert f"multiplies the output by {factor:g}, the plan expected {fold:g}" in failure.message

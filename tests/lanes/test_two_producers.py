@@ -18,7 +18,7 @@ from vllm_megamoe.plan.read_config.reader import is_known, read_layers
 
 SCRIPT = Path(__file__).parent / "live" / "build.py"
 
-# What vLLM 0.32 itself refuses on a CPU, and its words.
+# What vLLM 0.32 itself rejects on a CPU, and its words.
 NOT_BUILT = {
     "Nemotron-H": "is_act_and_mul=False is supported only for CUDA",
     "DeepSeek-V3.2": "Sparse Attention is not supported on CPU",

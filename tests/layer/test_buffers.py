@@ -72,7 +72,7 @@ def test_layers_of_another_width_share(made: list[Storage]) -> None:
 
 
 def test_every_argument_of_the_plan_reaches_the_operator(made: list[Storage]) -> None:
-    wanted = plan(
+    expected = plan(
         num_experts=4,
         num_max_tokens_per_rank=17,
         num_topk=3,
@@ -82,8 +82,10 @@ def test_every_argument_of_the_plan_reaches_the_operator(made: list[Storage]) ->
         topk_weights_type=1,
         combine_comm_mode=1,
     )
-    wanted = replace(wanted, padding=Padding(160, 96, 96, 64), profile=find_profile("950@9.2", "urma"), backend="cpu")
-    open_handle("layer", wanted, ALONE)
+    expected = replace(
+        expected, padding=Padding(160, 96, 96, 64), profile=find_profile("950@9.2", "urma"), backend="cpu"
+    )
+    open_handle("layer", expected, ALONE)
     assert made[0].group is None
     assert made[0].sizes == (4, 17, 3, 160, 96)
     assert made[0].arguments == {
@@ -115,7 +117,7 @@ class Group:
     group_name = "ep"
 
 
-def test_b23_950_refuses_a_second_configuration_on_a_communicator() -> None:
+def test_b23_950_rejects_a_second_configuration_on_a_communicator() -> None:
     seat = replace(ALONE, group=Group())
     other = find_profile("950@9.2")
     open_handle("model.layers.0", replace(plan(), profile=other), seat)

@@ -113,7 +113,7 @@ def same_arguments(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize(("case", "plan"), list(variants()))
 def test_the_call_runs_on_tensors_without_data(case: Case, plan: LayerPlan, recorder: Recorder) -> None:
-    """The meta device has no bytes: whatever the host wanted to know of them would raise."""
+    """The meta device has no bytes: whatever the host expected to know of them would raise."""
     state = state_of(case, 0, plan)
     load = state.load
     load.counts = load.counts.to("meta")

@@ -179,7 +179,7 @@ def test_x_and_router_stay_untouched(problem: Problem) -> None:
     assert all(a.equal(b) for a, b in zip(before, (problem.x, problem.ids, problem.weights), strict=True))
 
 
-def test_more_rows_than_planned_are_refused(problem: Problem) -> None:
+def test_more_rows_than_planned_are_rejected(problem: Problem) -> None:
     _, state = run(problem)
     rows = problem.x.repeat(2, 1), problem.ids.repeat(2, 1), problem.weights.repeat(2, 1)
     with pytest.raises(ValueError, match=r"74 rows in one step.*planned for 64"):

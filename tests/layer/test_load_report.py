@@ -77,7 +77,7 @@ def test_the_interval_comes_from_the_environment(text: str, steps: int, monkeypa
 @pytest.mark.parametrize("text", ["often", "-1", "2.5"])
 def test_a_wrong_interval_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", text)
-    with pytest.raises(ConfigError, match=rf"VLLM_MEGAMOE_LOAD_LOG_STEPS='{text}'; wanted a whole number"):
+    with pytest.raises(ConfigError, match=rf"VLLM_MEGAMOE_LOAD_LOG_STEPS='{text}'; expected a whole number"):
         steps_from_environment()
 
 

@@ -1,6 +1,6 @@
 """Plan, method and twin together under each product's rules: padded, cut, masked, stacked, fused; two ranks.
 
-The plan decides from the layer's facts alone, the twin refuses what the product would, and the oracle knows of none of
+The plan decides from the layer's facts alone, the twin rejects what the product would, and the oracle knows of none of
 this: it computes the unpadded layer.
 """
 

@@ -137,7 +137,7 @@ def test_a_full_receive_capacity_counts_no_drops(two_ranks: World) -> None:
     assert [(step.dropped, step.buffer["max_recv_token_num"]) for step in steps] == [(None, bound)] * 2
 
 
-def test_more_rows_than_planned_are_refused_on_all_ranks(two_ranks: World) -> None:
+def test_more_rows_than_planned_are_rejected_on_all_ranks(two_ranks: World) -> None:
     """B01: also on the rank that brings few, which would wait for the others otherwise."""
     case = make_case("a8w8-int", UNEVEN)
     plan = plan_of(case, rows=8)

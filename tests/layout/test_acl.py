@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from vllm_megamoe.acl import AclDtype, AclFormat, block_columns, format_for_packed, normalise_dtype
+from vllm_megamoe.acl import AclDtype, AclFormat, block_columns, format_for_packed
 from vllm_megamoe.errors import LayoutError
+from vllm_megamoe.layout.dtypes import normalise_dtype
 
 SPELLINGS = [
     # ACL's number, torch's dtype, torch's enum, 256 + ACL's number
@@ -30,7 +31,7 @@ def test_undefined(value: int | None) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.float64, 2, 99, 290])
-def test_other_codes_are_refused_by_the_arguments_name(value: "torch.dtype | int") -> None:
+def test_other_codes_are_rejected_by_the_arguments_name(value: "torch.dtype | int") -> None:
     with pytest.raises(LayoutError, match="weight1_type"):
         normalise_dtype(value, "weight1_type")
 

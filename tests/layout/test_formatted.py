@@ -1,4 +1,4 @@
-"""A formatted tensor keeps its bytes in order through what callers do with weights, and refuses the rest."""
+"""A formatted tensor keeps its bytes in order through what callers do with weights, and rejects the rest."""
 
 import copy
 from collections.abc import Callable
@@ -168,7 +168,7 @@ def test_copy_between_equals(formatted: Tensor, weight: Tensor) -> None:
     assert inner(target).equal(inner(formatted))
 
 
-REFUSED: dict[str, Callable[[Tensor], object]] = {
+REJECTED: dict[str, Callable[[Tensor], object]] = {
     "arithmetic": lambda t: t + 1,
     "matmul": lambda t: torch.zeros(2, 40, dtype=torch.int8) @ t,
     "transpose": lambda t: t.T,
@@ -186,13 +186,13 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED.keys())
-def test_what_would_read_blocks_as_rows_is_refused(formatted: Tensor, operation: Callable[[Tensor], object]) -> None:
+@pytest.mark.parametrize("operation", REJECTED.values(), ids=REJECTED.keys())
+def test_what_would_read_blocks_as_rows_is_rejected(formatted: Tensor, operation: Callable[[Tensor], object]) -> None:
     with pytest.raises(LayoutError):
         operation(formatted)
 
 
-def test_a_refusal_names_the_operation_and_the_way_back(formatted: Tensor) -> None:
+def test_a_rejection_names_the_operation_and_the_way_back(formatted: Tensor) -> None:
     with pytest.raises(LayoutError, match=r"add.*FRACTAL_NZ.*format_cast\(tensor, AclFormat.ND\)"):
         formatted + 1
 

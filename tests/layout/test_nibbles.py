@@ -75,7 +75,7 @@ def test_e2m1_round_trip(pairs: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize(
     ("pack", "columns", "word"), [(pack_int4, 7, "even"), (pack_e2m1, 3, "even"), (as_int32, 6, "multiple of 8")]
 )
-def test_what_does_not_fill_is_refused(pack: object, columns: int, word: str) -> None:
+def test_what_does_not_fill_is_rejected(pack: object, columns: int, word: str) -> None:
     dtype = torch.uint8 if pack is pack_e2m1 else torch.int8
     with pytest.raises(LayoutError, match=word):
         pack(torch.zeros(2, columns, dtype=dtype))  # type: ignore[operator]

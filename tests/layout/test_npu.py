@@ -1,4 +1,4 @@
-"""The device's branch of format_cast against a stand-in of torch_npu: what is set, asked and refused."""
+"""The device's branch of format_cast against a stand-in of torch_npu: what is set, asked and rejected."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -38,7 +38,7 @@ def test_internal_formats_are_allowed_before_the_cast(monkeypatch: pytest.Monkey
 
 def test_a_cast_without_effect_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_npu", StandIn(obeys=False))
-    with pytest.raises(LayoutError, match=r"in ND; wanted FRACTAL_NZ.*allow_internal_format"):
+    with pytest.raises(LayoutError, match=r"in ND; expected FRACTAL_NZ.*allow_internal_format"):
         npu_format_cast(torch.zeros(16, 32), AclFormat.FRACTAL_NZ)
 
 
@@ -52,7 +52,7 @@ def test_plain_formats_of_any_rank_are_nd(monkeypatch: pytest.MonkeyPatch, found
     assert npu_format_of(tensor) is AclFormat.ND
 
 
-def test_a_foreign_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_format_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = StandIn()
     tensor = torch.zeros(2, 3)
     stand_in.formats[id(tensor)] = 3  # NC1HWC0

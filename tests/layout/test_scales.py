@@ -34,7 +34,7 @@ def test_channel_scales_survive(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("call", [lambda: to_uint64(torch.ones(2).bfloat16()), lambda: from_uint64(torch.ones(2))])
-def test_other_dtypes_are_refused(call: object) -> None:
+def test_other_dtypes_are_rejected(call: object) -> None:
     with pytest.raises(LayoutError, match="dtype"):
         call()  # type: ignore[operator]
 

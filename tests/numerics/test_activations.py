@@ -115,6 +115,6 @@ def test_a_zero_channel_stays_zero(name: str) -> None:
         (("situglu", None, {"linear_beta": -2.0}), "linear_beta"),
     ],
 )
-def test_refused(arguments: tuple[object, ...], word: str) -> None:
+def test_rejected(arguments: tuple[object, ...], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         Activation.of(*arguments)  # type: ignore[arg-type]

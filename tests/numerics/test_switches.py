@@ -11,6 +11,6 @@ def test_defaults_follow_the_device() -> None:
 
 
 @pytest.mark.parametrize("name", ["rule", "int4_nibbles", "scale_bits", "fp16_overflow", "stale_slots"])
-def test_an_unknown_answer_is_refused_by_name(name: str) -> None:
+def test_an_unknown_answer_is_rejected_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}='perhaps'"):
         Numerics(**{name: "perhaps"})  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ def run(case: Case, form: Form | None = None, world: World | None = None) -> lis
 
 def check(case: Case, form: Form | None = None, world: World | None = None) -> list[Got]:
     """Run and compare everything: y inside its bounds, counts and topk_ids equal."""
-    got, wanted = run(case, form, world), expected(case)
-    for r, (mine, want) in enumerate(zip(got, wanted, strict=True)):
+    got, expectation = run(case, form, world), expected(case)
+    for r, (mine, want) in enumerate(zip(got, expectation, strict=True)):
         compare_rank(r, mine, want, case.full_float32)
     return got
 
@@ -58,6 +58,6 @@ def compare_rank(r: int, got: Got, want: Expected, full_float32: bool = False, w
         low, high = want.y.lo[token, channel], want.y.hi[token, channel]
         raise AssertionError(
             f"rank {r}: {wrong} of {len(size)} tokens outside their bounds; worst is token {token}, "
-            f"channel {channel}: {got.y[token, channel]!r}, wanted {low!r} to {high!r}; "
+            f"channel {channel}: {got.y[token, channel]!r}, expectation {low!r} to {high!r}; "
             f"{int((outside[token] > 0).sum())} of its {got.y.shape[1]} channels are wrong"
         )

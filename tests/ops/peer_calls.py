@@ -20,9 +20,9 @@ def _arguments(seed: int = 0) -> dict[str, Any]:
 
 def _buffer(**changes: Any) -> SymmBuffer:
     case = make_case("a8w8-int", Shape(tokens=(5, 3)))
-    wanted = buffer_arguments(case) | ROOM | changes
+    expected = buffer_arguments(case) | ROOM | changes
     with settings(timeout_s=TIMEOUT_S):
-        return get_symm_buffer_for_mega_moe(dist.group.WORLD, **wanted)
+        return get_symm_buffer_for_mega_moe(dist.group.WORLD, **expected)
 
 
 def _first_call(buffer: SymmBuffer) -> None:
@@ -65,8 +65,8 @@ def no_call(seconds: float) -> str:
     return "rank 0 got a result"
 
 
-def refused_call() -> None:
-    """Rank 1's call is refused: an id is out of range."""
+def rejected_call() -> None:
+    """Rank 1's call is rejected: an id is out of range."""
     buffer = _buffer()
     _first_call(buffer)
     arguments = _arguments()
@@ -75,8 +75,8 @@ def refused_call() -> None:
     mega_moe(**arguments, sym_buffer=buffer)
 
 
-def refused_then_fine() -> tuple[bytes, bytes]:
-    """A call that is refused on both ranks alike, between two that are not."""
+def rejected_then_fine() -> tuple[bytes, bytes]:
+    """A call that is rejected on both ranks alike, between two that are not."""
     buffer = _buffer()
     before, _ = mega_moe(**_arguments(), sym_buffer=buffer)
     try:

@@ -30,8 +30,8 @@ def _attempt(buffer: Any, arguments: dict[str, Any]) -> Outcome | Tensor:
         return type(e).__name__, str(e)
 
 
-def refused_several_times() -> tuple[list[Outcome], bool]:
-    """Rank BAD's calls are refused three times, then all is well: the outcomes, and whether the last call was right."""
+def rejected_several_times() -> tuple[list[Outcome], bool]:
+    """Rank BAD's calls are rejected three times, then fine: the outcomes, and whether the last call was right."""
     buffer, arguments = _prepared()
     want = mega_moe(**arguments, sym_buffer=buffer)[0]
     bad = dict(arguments)

@@ -81,7 +81,7 @@ def test_strided_tokens_and_routers_are_taken(use_case: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["l1_weights", "l2_weights"])
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w8-fp"])
-def test_strided_weights_are_refused(use_case: str, name: str) -> None:
+def test_strided_weights_are_rejected(use_case: str, name: str) -> None:
     case = make_case(use_case, Shape())
     given = call_arguments(case, 0, Form())[name]
     turned = [w.t().contiguous().t() for w in given]
@@ -90,7 +90,7 @@ def test_strided_weights_are_refused(use_case: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["l1_weights_sf", "l2_weights_sf", "l1_bias", "l2_bias"])
-def test_strided_scales_and_biases_are_refused(name: str) -> None:
+def test_strided_scales_and_biases_are_rejected(name: str) -> None:
     case = make_case("a8w4-int", Shape())
     given = call_arguments(case, 0, Form())[name]
     with pytest.raises(ValueError, match=rf"{name}.*contiguous"):
@@ -156,7 +156,7 @@ def test_buffer_attributes() -> None:
     case = make_case("a8w8-int", Shape())
     buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case) | {"intermediate_hidden": 128})
     assert isinstance(buffer, SymmBuffer)
-    wanted = {
+    expected = {
         "rank_id": 0,
         "ep_world_size": 1,
         "num_experts": 4,
@@ -171,7 +171,7 @@ def test_buffer_attributes() -> None:
         "comm_alg": "",
         "topk_weights_type": 0,
     }
-    assert {name: getattr(buffer, name) for name in wanted} == wanted
+    assert {name: getattr(buffer, name) for name in expected} == expected
     for name in ("group", "group_name", "ccl_buffer_size", "context", "topo_type", "rank_num_per_server"):
         assert hasattr(buffer, name)
     assert isinstance(buffer.ccl_buffer_size, int)
@@ -188,7 +188,7 @@ def test_attributes_are_read_at_every_call() -> None:
     assert second.equal(call(mx))
 
 
-def test_a_destroyed_buffer_is_refused() -> None:
+def test_a_destroyed_buffer_is_rejected() -> None:
     case = make_case("a8w8-int", Shape())
     buffer = get_symm_buffer_for_mega_moe(None, **buffer_arguments(case))
     buffer.destroy()

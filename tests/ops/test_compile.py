@@ -18,8 +18,8 @@ CASES = [("a16w16", False), ("a8w8-int", True), ("a8w4-int", True), ("a8w8-fp", 
 def prepared(use_case: str, blocks: bool, tokens: int = 5) -> tuple[SymmBuffer, dict[str, Any]]:
     """A buffer for up to 16 tokens and the arguments of a call."""
     case = make_case(use_case, Shape(tokens=(tokens,)))
-    wanted = buffer_arguments(case) | {"num_max_tokens_per_rank": 16}
-    return get_symm_buffer_for_mega_moe(None, **wanted), call_arguments(case, 0, Form(blocks=blocks))
+    expected = buffer_arguments(case) | {"num_max_tokens_per_rank": 16}
+    return get_symm_buffer_for_mega_moe(None, **expected), call_arguments(case, 0, Form(blocks=blocks))
 
 
 def fake(mode: FakeTensorMode, value: Any) -> Any:

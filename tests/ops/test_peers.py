@@ -52,14 +52,14 @@ def test_a_rank_does_not_call(two_lost_ranks: World) -> None:
     assert "3" in waiting.message  # the limit, in seconds
 
 
-def test_a_call_is_refused_on_one_rank(two_lost_ranks: World) -> None:
-    other, refused = failures(two_lost_ranks, peer_calls.refused_call)
-    assert refused.kind == "OperatorError"
-    assert "topk_ids" in refused.message
+def test_a_call_is_rejected_on_one_rank(two_lost_ranks: World) -> None:
+    other, rejected = failures(two_lost_ranks, peer_calls.rejected_call)
+    assert rejected.kind == "OperatorError"
+    assert "topk_ids" in rejected.message
     assert other.kind == "PeerError"
     assert "rank 1" in other.message
 
 
-def test_a_call_refused_on_all_ranks_breaks_nothing(two_lost_ranks: World) -> None:
-    for before, after in two_lost_ranks.run(peer_calls.refused_then_fine, [(), ()], LIMIT_S):
+def test_a_call_rejected_on_all_ranks_breaks_nothing(two_lost_ranks: World) -> None:
+    for before, after in two_lost_ranks.run(peer_calls.rejected_then_fine, [(), ()], LIMIT_S):
         assert before == after

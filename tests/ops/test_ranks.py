@@ -58,8 +58,8 @@ def _series(cases: list[Case], r: int, form: Form) -> list[Got]:
     room = max(len(rank.x) for case in cases for rank in case.ranks)
     results = []
     with settings(numerics=numerics_of(cases[0])):
-        wanted = buffer_arguments(cases[0]) | {"num_max_tokens_per_rank": room}
-        buffer = get_symm_buffer_for_mega_moe(dist.group.WORLD, **wanted)
+        expected = buffer_arguments(cases[0]) | {"num_max_tokens_per_rank": room}
+        buffer = get_symm_buffer_for_mega_moe(dist.group.WORLD, **expected)
         for case in cases:
             arguments = call_arguments(case, r, form)
             y, counts = mega_moe(**arguments, sym_buffer=buffer)

@@ -117,8 +117,8 @@ def test_the_communicator_is_made_before_the_buffer(calls: Calls) -> None:
 
 
 @pytest.mark.parametrize("name", ["topk_weights_type", "combine_comm_mode"])
-def test_a_buffer_argument_of_a_later_revision_is_refused(calls: Calls, name: str) -> None:
-    with pytest.raises(OperatorError, match=rf"{name}=1; wanted the default.*max_recv_token_num"):
+def test_a_buffer_argument_of_a_later_revision_is_rejected(calls: Calls, name: str) -> None:
+    with pytest.raises(OperatorError, match=rf"{name}=1; expected the default.*max_recv_token_num"):
         make_buffer(calls, **{name: 1})
     assert not calls
 
@@ -138,7 +138,7 @@ def test_a_call_passes_what_the_revision_takes(calls: Calls) -> None:
     ("name", "value"),
     [("activation_params", {"alpha": 1.7}), ("shared_l1_weights", [torch.zeros(1)]), ("scales", torch.zeros(1))],
 )
-def test_a_call_argument_of_a_later_revision_is_refused(calls: Calls, name: str, value: Any) -> None:
+def test_a_call_argument_of_a_later_revision_is_rejected(calls: Calls, name: str, value: Any) -> None:
     x, ids = torch.zeros(3, 64), torch.zeros(3, 2, dtype=torch.int32)
     buffer = make_buffer(calls)
     with pytest.raises(OperatorError, match=rf"mega_moe: {name}=.*no such argument"):
@@ -160,7 +160,7 @@ def test_types_of_shared_weights_need_not_be_said_where_they_repeat(calls: Calls
             mega_moe(x, x, x, weights, weights, buffer, **types)
 
 
-def test_a_foreign_buffer_is_refused() -> None:
+def test_a_foreign_buffer_is_rejected() -> None:
     x = torch.zeros(3, 64)
     with pytest.raises(OperatorError, match="sym_buffer is a str"):
         mega_moe(x, x, x, [x], [x], "buffer")  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def test_a_group_is_needed(calls: Calls) -> None:
         get_symm_buffer_for_mega_moe(None, 8, 16, 2, 64, 32)
 
 
-def test_cann_by_name_without_its_packages_is_refused() -> None:
+def test_cann_by_name_without_its_packages_is_rejected() -> None:
     backend.resolve.cache_clear()
     with settings(backend="cann"), pytest.raises(OperatorError, match="no package torch_npu"):
         get_symm_buffer_for_mega_moe(None, 8, 16, 2, 64, 32)

@@ -16,13 +16,13 @@ def three_ranks() -> Iterator[World]:
     world.stop()
 
 
-def test_a_refused_call_reaches_the_others_with_its_reason(three_ranks: World) -> None:
-    for rank, (outcomes, went_on) in enumerate(three_ranks.run(smoke_peers.refused_several_times, RANKS)):
+def test_a_rejected_call_reaches_the_others_with_its_reason(three_ranks: World) -> None:
+    for rank, (outcomes, went_on) in enumerate(three_ranks.run(smoke_peers.rejected_several_times, RANKS)):
         assert len(outcomes) == 3
         for kind, text in outcomes:
             assert kind == ("OperatorError" if rank == smoke_peers.BAD else "PeerError")
             assert "topk_ids[0]" in text
-            assert rank == smoke_peers.BAD or f"rank {smoke_peers.BAD} refused its call" in text
+            assert rank == smoke_peers.BAD or f"rank {smoke_peers.BAD} rejected its call" in text
         assert went_on
 
 

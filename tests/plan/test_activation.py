@@ -40,8 +40,8 @@ ROWS = {
 
 @pytest.mark.parametrize("case", ROWS)
 def test_mapped(case: str) -> None:
-    facts, wanted = ROWS[case]
-    assert plan_activation(facts) == wanted
+    facts, expected = ROWS[case]
+    assert plan_activation(facts) == expected
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu2", "silu_no_mul", "relu2_no_mul", "gelu_no_mul", "foo"])

@@ -32,6 +32,8 @@ def test_the_chunk_is_the_largest_that_fits(rows: int, limit: int | None, budget
     assert found == max(allowed, default=0)
 
 
-@pytest.mark.parametrize(("rows", "chunk", "wanted"), [(0, 8, (1, 1)), (1, 8, (1, 1)), (8, 8, (1, 8)), (9, 8, (2, 5))])
-def test_edges(rows: int, chunk: int, wanted: tuple[int, int]) -> None:
-    assert step_calls(rows, chunk) == wanted
+@pytest.mark.parametrize(
+    ("rows", "chunk", "expected"), [(0, 8, (1, 1)), (1, 8, (1, 1)), (8, 8, (1, 8)), (9, 8, (2, 5))]
+)
+def test_edges(rows: int, chunk: int, expected: tuple[int, int]) -> None:
+    assert step_calls(rows, chunk) == expected

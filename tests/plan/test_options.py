@@ -58,13 +58,13 @@ def test_right_options_survive_beside_wrong_ones() -> None:
     assert len(wrong) == 1
 
 
-def test_a_section_that_is_no_object_is_refused() -> None:
-    with pytest.raises(ConfigError, match="wanted an object"):
+def test_a_section_that_is_no_object_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="expected an object"):
         Options.parse({"megamoe": "a8w8-int"})
 
 
 @pytest.mark.parametrize("product", ["310P", "200I", "Atlas 500", "910A"])
-def test_products_without_the_operator_are_refused_by_name(product: str) -> None:
+def test_products_without_the_operator_are_rejected_by_name(product: str) -> None:
     with pytest.raises(ConfigError, match=rf"profile='{product}': the operator mega_moe does not exist"):
         Options.parse({"megamoe": {"profile": product}})
 

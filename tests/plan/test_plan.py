@@ -1,4 +1,4 @@
-"""The whole plan against figures worked out by hand from the documents, and its refusals."""
+"""The whole plan against figures worked out by hand from the documents, and its rejections."""
 
 import pickle
 import re
@@ -64,7 +64,7 @@ def test_deepseek_v3_needs_the_published_window() -> None:
     assert found.window_bytes == 2 * 67 * 2**20
     assert found.hccl_buffsize_mb == 67
     small = replace(EP16, hccl_buffsize_mb=66)
-    with pytest.raises(ConfigError, match=r"HCCL_BUFFSIZE=66; wanted at least 67.*Set HCCL_BUFFSIZE=67"):
+    with pytest.raises(ConfigError, match=r"HCCL_BUFFSIZE=66; expected at least 67.*Set HCCL_BUFFSIZE=67"):
         plan(DEEPSEEK_V3, small, profile="a3@9.2")
     plan(DEEPSEEK_V3, replace(EP16, hccl_buffsize_mb=67), profile="a3@9.2")
 
@@ -98,10 +98,10 @@ def test_the_budget_is_in_gib_and_holds_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", ["max_padding_overhead", "workspace_budget_gib"])
 def test_the_number_that_a_remedy_names_is_enough(name: str) -> None:
-    """768 to 1024 is a third more, and 0.33 would be refused again."""
+    """768 to 1024 is a third more, and 0.33 would be rejected again."""
     with pytest.raises(ConfigError) as caught:
         plan(QWEN3_30B, profile="a3@9.1", **{name: 0.001})
-    (number,) = re.findall(r"max_padding_overhead to ([\d.]+) to|wanted at least ([\d.]+)\. Raise", str(caught.value))
+    (number,) = re.findall(r"max_padding_overhead to ([\d.]+) to|expected at least ([\d.]+)\. Raise", str(caught.value))
     assert plan(QWEN3_30B, profile="a3@9.1", **{name: float("".join(number))}).capacity.chunk >= 1
 
 
@@ -130,7 +130,7 @@ def test_b11_capacity_is_per_rank_whatever_the_number_of_replicas() -> None:
 
 def test_b02_b04_a_receive_capacity_below_the_bound_needs_consent() -> None:
     # 256 rows x 16 ranks x min(8, 16) = 32768.
-    with pytest.raises(ConfigError, match=r"max_recv_token_num = 6144; wanted 0 or at least 32768 = 256 rows x 16"):
+    with pytest.raises(ConfigError, match=r"max_recv_token_num = 6144; expected 0 or at least 32768 = 256 rows x 16"):
         plan(DEEPSEEK_V3, max_recv_token_num=6144)
     dropping = plan(DEEPSEEK_V3, max_recv_token_num=6144, allow_token_drop=True)
     assert dropping.capacity.drops
@@ -146,8 +146,8 @@ def test_the_remedy_for_a_receive_capacity_is_one(asked: int) -> None:
     engine = EngineFacts("bfloat16", data_parallel=16, expert_parallel=True)
     with pytest.raises(ConfigError, match=rf"max_recv_token_num = {asked};.* Set it to 0 or 131072"):
         plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=asked)
-    mended = plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=131072).capacity
-    assert (mended.chunk, mended.calls, mended.max_recv_token_num, mended.drops) == (1024, 2, 131072, False)
+    fixed = plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=131072).capacity
+    assert (fixed.chunk, fixed.calls, fixed.max_recv_token_num, fixed.drops) == (1024, 2, 131072, False)
     # Whoever accepts lost rows saves the memory, and with it a call.
     lossy = plan(QWEN3_30B, engine, profile="a3@9.1", max_recv_token_num=64, allow_token_drop=True).capacity
     assert (lossy.chunk, lossy.calls, lossy.drops) == (2048, 1, True)
@@ -164,7 +164,7 @@ def test_b10_layers_that_agree_share_one_configuration() -> None:
     assert len(found.buffers) == 1
 
 
-def test_b23_b58_another_configuration_on_the_communicator_is_refused_by_name() -> None:
+def test_b23_b58_another_configuration_on_the_communicator_is_rejected_by_name() -> None:
     draft = replace(DEEPSEEK_V3, name="model.layers.61.mtp_block.mlp.experts", num_experts=128, draft=True)
     with pytest.raises(ConfigError, match=r"layers\.61.*draft layer with num_experts 128 instead of 256") as caught:
         make_plan(EP16, [DEEPSEEK_V3, draft], Options(profile="a3@9.2"))
@@ -206,7 +206,7 @@ MIXTRAL = MoeFacts("m", 8, 2, 4096, 14336)
 ON_950: dict[str, Any] = {"profile": "950@9.2", "requant": "allow"}
 EP4 = replace(EP16, tensor_parallel=4)
 
-REFUSED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any], str]] = {
+REJECTED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any], str]] = {
     "one rank on a product": (DEEPSEEK_V3, EngineFacts("bfloat16"), {"profile": "a3@9.2"}, r"ep_world_size=1"),
     "48 ranks on A3": (
         replace(DEEPSEEK_V3, num_experts=240),
@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any], str]] = {
         replace(DEEPSEEK_V3, activation=ActivationFacts(limit=10.0)),
         EP16,
         {"profile": "950@9.1", "requant": "allow"},
-        r"activation_clamp=10.*would not refuse",
+        r"activation_clamp=10.*would not reject",
     ),
     "quantised rows on A3": (
         DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "combine_quant": "e4m3"},
@@ -268,15 +268,15 @@ REFUSED: dict[str, tuple[MoeFacts, EngineFacts, dict[str, Any], str]] = {
         DEEPSEEK_V3,
         EP16,
         {"profile": "a3@9.2", "workspace_budget_gib": 0.001},
-        r"workspace_budget_gib = 0\.001; wanted at least 0\.0",
+        r"workspace_budget_gib = 0\.001; expected at least 0\.0",
     ),
     "urma elsewhere": (DEEPSEEK_V3, EP16, {"profile": "a3@9.2", "topology": "urma"}, r"only Ascend 950"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
-    layer, engine, options, message = REFUSED[case]
+@pytest.mark.parametrize("case", REJECTED)
+def test_rejected(case: str) -> None:
+    layer, engine, options, message = REJECTED[case]
     with pytest.raises(ConfigError, match=message):
         plan(layer, engine, **options)
 
@@ -312,7 +312,7 @@ def test_rows_are_padded_as_the_product_demands() -> None:
 
 
 def test_b28_weights_go_as_the_product_takes_them() -> None:
-    """A2/A3 refuse a stack, 950 of 9.1 refuses a list; where both are taken a list keeps experts movable."""
+    """A2/A3 reject a stack, 950 of 9.1 rejects a list; where both are taken a list keeps experts movable."""
     found = {p: plan(DEEPSEEK_V3, profile=p, requant="allow").stacked for p in ("a3@9.1", "950@9.1", "950@9.2", "none")}
     assert found == {"a3@9.1": False, "950@9.1": True, "950@9.2": False, "none": False}
 

@@ -66,8 +66,8 @@ def test_a_wrong_result_is_named(result: Any, named: str) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "fn"), [("", list), (3, list), ("MyMoeForCausalLM", "read")])
-def test_a_wrong_call_is_refused(architecture: Any, fn: Any) -> None:
-    with pytest.raises(ConfigError, match=r"register_model_facts.*wanted"):
+def test_a_wrong_call_is_rejected(architecture: Any, fn: Any) -> None:
+    with pytest.raises(ConfigError, match=r"register_model_facts.*expected"):
         register_model_facts(architecture, fn)
 
 

@@ -58,7 +58,12 @@ ILLEGAL = {
         {},
         "tensor parallelism or data parallelism alone",
     ),
-    "float16": (replace(ENGINE, dtype="float16"), LAYER, {}, r"dtype: float16; wanted bfloat16\. Add --dtype bfloat16"),
+    "float16": (
+        replace(ENGINE, dtype="float16"),
+        LAYER,
+        {},
+        r"dtype: float16; expected bfloat16\. Add --dtype bfloat16",
+    ),
     "float32 quantised": (
         replace(ENGINE, dtype="float32"),
         LAYER,
@@ -69,7 +74,7 @@ ILLEGAL = {
         replace(ENGINE, dtype="float32"),
         LAYER,
         {"profile": "a3@9.2"},
-        r"dtype: float32; wanted bfloat16",
+        r"dtype: float32; expected bfloat16",
     ),
     "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
     "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),

@@ -64,8 +64,8 @@ def test_not_fused(case: str, option: str) -> None:
     layer, use_case, profile, reason = NOT_FUSED[case]
     found = plan_shared(layer, use_case, find_profile(profile), Options(fuse_shared_experts=option))
     assert (found.mode, found.pieces) == ("vllm", 0)
-    wanted = "fuse_shared_experts is off" if option == "off" else reason
-    assert re.search(wanted, found.reason)
+    expected = "fuse_shared_experts is off" if option == "off" else reason
+    assert re.search(expected, found.reason)
 
 
 def test_off_forces_vllms_path_and_no_shared_experts_are_none() -> None:

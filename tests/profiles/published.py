@@ -1,6 +1,6 @@
 """The documents' limits line by line: which rule holds each line, or why none needs to.
 
-A line is a range of numbers, a piece of its text, and rule ids or a reason. Reasons begin with `twin` (refused in
+A line is a range of numbers, a piece of its text, and rule ids or a reason. Reasons begin with `twin` (rejected in
 every profile, by the checks that all calls pass), `size` (a formula of profiles/sizes), `unseen` (nothing that the
 operator's arguments show) or `text` (states no limit).
 """
@@ -30,7 +30,7 @@ TORCH_API = _lines(
     (5, "Ascend 950PR", "text: a profile"),
     (6, "Atlas A3", "text: a profile"),
     (7, "Atlas A2", "text: a profile"),
-    ((8, 10), "Not supported", "twin: find_profile refuses the names"),
+    ((8, 10), "Not supported", "twin: find_profile rejects the names"),
     ((42, 46), "Use Case", ("use-case",)),
     ((47, 48), "do not support", ("use-case",)),
     (301, "Parameter", "text: head of a table"),
@@ -113,7 +113,7 @@ TORCH_API = _lines(
 OPERATOR_README = _lines(
     (5, "产品", "text: head of a table"),
     ((6, 8), "Ascend 950PR", "text: a profile"),
-    ((9, 11), "推理", "twin: find_profile refuses the names"),
+    ((9, 11), "推理", "twin: find_profile rejects the names"),
     (76, "场景名", "text: head of a table"),
     ((77, 82), "A16W16", ("use-case",)),
     ((84, 85), "不支持", ("use-case",)),

@@ -222,7 +222,7 @@ def other_profiles(profiles: list[str]) -> str:
 
 
 def recovered() -> tuple[list[str], bool]:
-    """Calls that all ranks refuse once they have met, then one that is right: the errors, and whether it was."""
+    """Calls that all ranks reject once they have met, then one that is right: the errors, and whether it was."""
     rank = dist.get_rank()
     arguments = call_arguments("a16w16", DEMO, rank)
     with settings(profile="none"):

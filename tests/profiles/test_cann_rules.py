@@ -123,22 +123,22 @@ def test_legal_calls_reach_it(name: str, kind: str, changes: dict[str, Any], pac
         ("a2@9.2", "a16w16", {"x": torch.ones(4, 1024, dtype=torch.float16)}, r"x\.dtype=FLOAT16"),
         ("950@9.2", "a8w8-fp", {"activation_clamp": 0.0}, r"activation_clamp=0\.0"),
         ("950@9.2", "a8w8-fp", {"x_active_mask": torch.ones(4)}, "x_active_mask=a tensor"),
-        ("a3@9.1", "a8w4-int", {}, "max_recv_token_num=0; wanted at least 32"),
+        ("a3@9.1", "a8w4-int", {}, "max_recv_token_num=0; expected at least 32"),
         ("a3@9.1", "a16w16", {"activation": "situglu"}, "activation='situglu'"),
-        ("a3@9.1", "a16w16", {"scales": torch.ones(4, 32)}, "scales=given; wanted nothing"),
-        ("a3@9.2", "a16w16", {"l1_weights": []}, "l1_weights=no tensors; wanted the experts of this rank"),
+        ("a3@9.1", "a16w16", {"scales": torch.ones(4, 32)}, "scales=given; expected nothing"),
+        ("a3@9.2", "a16w16", {"l1_weights": []}, "l1_weights=no tensors; expected the experts of this rank"),
         ("a3@9.2", "a16w16", {"l2_weights": None}, "l2_weights=no tensors"),
-        ("a3@9.2", "a16w16", {"l1_weights": [torch.ones(3)]}, "l1_weights=a 1-D tensor; wanted a list of 2-D"),
+        ("a3@9.2", "a16w16", {"l1_weights": [torch.ones(3)]}, "l1_weights=a 1-D tensor; expected a list of 2-D"),
         ("950@9.2", "a8w8-fp", {"shared_l1_weights": FP8}, "shared_l2_weights=no tensors"),
         ("950@9.2", "a8w8-fp", {"shared_l2_weights": FP8}, "shared_l1_weights=no tensors"),
-        ("950@9.2", "a8w8-fp", {"shared_l1_bias": [torch.ones(2048)]}, "shared_l1_bias=given; wanted None"),
-        ("a3@9.2", "a16w16", {"l2_weights_sf": [torch.ones(1024)] * 2}, "l2_weights_sf=given; wanted None"),
-        ("a3@9.2", "a8w8-int", {"l2_weights_sf": None}, "l2_weights_sf=None; wanted one scale tensor per"),
-        ("a3@9.2", "a16w16", {"l1_bias": [torch.ones(2048)] * 2}, "l1_bias, l2_bias=given; wanted None unless"),
-        ("a2@9.2", "a8w4-int", {"l1_bias": None}, "l1_bias, l2_bias=None; wanted the compensation"),
+        ("950@9.2", "a8w8-fp", {"shared_l1_bias": [torch.ones(2048)]}, "shared_l1_bias=given; expected None"),
+        ("a3@9.2", "a16w16", {"l2_weights_sf": [torch.ones(1024)] * 2}, "l2_weights_sf=given; expected None"),
+        ("a3@9.2", "a8w8-int", {"l2_weights_sf": None}, "l2_weights_sf=None; expected one scale tensor per"),
+        ("a3@9.2", "a16w16", {"l1_bias": [torch.ones(2048)] * 2}, "l1_bias, l2_bias=given; expected None unless"),
+        ("a2@9.2", "a8w4-int", {"l1_bias": None}, "l1_bias, l2_bias=None; expected the compensation"),
     ],
 )
-def test_refused_before_it(name: str, kind: str, changes: dict[str, Any], message: str, package: Package) -> None:
+def test_rejected_before_it(name: str, kind: str, changes: dict[str, Any], message: str, package: Package) -> None:
     with settings(profile=name), pytest.raises(OperatorError, match=message):
         run(create(Group(), kind), kind, **changes)
     assert package.calls == 0
@@ -154,7 +154,7 @@ def test_int4_in_int32_without_blocks(package: Package) -> None:
     types = {"weight1_type": None, "weight2_type": None}
     with settings(profile="a2@9.1"):
         buffer = create(Group(), "a8w4-int")
-        with pytest.raises(OperatorError, match="ND and ND; wanted FRACTAL_NZ"):
+        with pytest.raises(OperatorError, match="ND and ND; expected FRACTAL_NZ"):
             run(buffer, "a8w4-int", **plain, **types)
 
 
@@ -179,7 +179,7 @@ def test_layers_of_a_communicator_dispatch_alike(package: Package) -> None:
     group = Group()
     with settings(profile="a2@9.1"):
         create(group)
-        with pytest.raises(OperatorError, match="dispatch_quant_mode=2; wanted 0, as the first buffer"):
+        with pytest.raises(OperatorError, match="dispatch_quant_mode=2; expected 0, as the first buffer"):
             create(group, "a8w8-int")
 
 
@@ -188,7 +188,7 @@ def test_the_communicator_says_its_topology(package: Package) -> None:
         buffer = create(Group(), "a8w8-fp")
         run(buffer, "a8w8-fp", activation="swigluoai")
         buffer.topo_type = 1
-        with pytest.raises(OperatorError, match=r"activation=.swigluoai.; wanted .* on URMA"):
+        with pytest.raises(OperatorError, match=r"activation=.swigluoai.; expected .* on URMA"):
             run(buffer, "a8w8-fp", activation="swigluoai")
     with settings(profile="950@9.2", topology="mte"):
         run(buffer, "a8w8-fp", activation="swigluoai")
@@ -212,7 +212,7 @@ def test_the_packages_window(package: Package) -> None:
     with settings(profile="a2@9.1"):
         buffer = create(Group())
         buffer.ccl_buffer_size = 1 << 20
-        with pytest.raises(OperatorError, match=r"ccl_buffer_size=1048576; wanted at least \d+ bytes"):
+        with pytest.raises(OperatorError, match=r"ccl_buffer_size=1048576; expected at least \d+ bytes"):
             run(buffer)
 
 

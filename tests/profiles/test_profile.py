@@ -31,13 +31,13 @@ def test_urma_elsewhere(name: str) -> None:
     "name",
     ["310P", "310p@9.1", "Ascend310P3", "Atlas 200I/500 A2", "200i-500-a2", "Atlas 300I Duo", "910A", "Ascend910A"],
 )
-def test_unsupported_products_are_refused_by_name(name: str) -> None:
+def test_unsupported_products_are_rejected_by_name(name: str) -> None:
     # torch_api.txt:8-10, operator_readme.txt:9-11
     with pytest.raises(ConfigError, match=rf"profile='{name}': the operator mega_moe does not exist on this product"):
         find_profile(name)
 
 
 @pytest.mark.parametrize("name", ["", "a2", "a3@9.0", "950", "910B", "A2@9.1"])
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"profile='{name}'; wanted one of none, a2@9\.1"):
+def test_other_names_are_rejected(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"profile='{name}'; expected one of none, a2@9\.1"):
         find_profile(name)

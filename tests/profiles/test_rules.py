@@ -1,4 +1,4 @@
-"""Every rule in every profile: a value inside is taken, one outside refused, with its message."""
+"""Every rule in every profile: a value inside is taken, one outside rejected, with its message."""
 
 import re
 from itertools import product
@@ -21,7 +21,7 @@ def broken(key: str, change: Change) -> list[Broken]:
 
 
 def text(one: Broken) -> str:
-    return f"{one.argument}={one.value}; wanted {one.wanted} ({one.source})"
+    return f"{one.argument}={one.value}; expected {one.expected} ({one.source})"
 
 
 @pytest.mark.parametrize("key", ALL)
@@ -77,7 +77,7 @@ def test_a_profile_without_a_case_does_not_have_the_rule(rule: str, key: str) ->
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.rule)
-def test_profile_none_refuses_nothing(one: Case) -> None:
+def test_profile_none_rejects_nothing(one: Case) -> None:
     for change in one.outside:
         _, buffer, call = facts(one.profiles[0], change)
         none = find_profile("none")

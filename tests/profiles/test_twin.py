@@ -1,10 +1,10 @@
-"""Through the public functions, on two ranks: each product refuses at its own point, and computes as `none` does."""
+"""Through the public functions, on two ranks: each product rejects at its own point, and computes as `none` does."""
 
 import re
 
 import pytest
 from profiles.layers import LEGAL_91
-from profiles.refusals import A2_A3, REFUSALS
+from profiles.rejections import A2_A3, REFUSALS
 from profiles.scenes import Scene, attempts, results, windows
 from spawn import World
 
@@ -36,12 +36,12 @@ SAME = [
 ]
 
 
-def test_refused(two_ranks: World) -> None:
-    scenes = [refusal.scene for refusal in REFUSALS]
+def test_rejected(two_ranks: World) -> None:
+    scenes = [rejection.scene for rejection in REFUSALS]
     for outcomes in two_ranks.run(attempts, [(scenes,)] * 2, 120):
-        for refusal, (where, text) in zip(REFUSALS, outcomes, strict=True):
-            assert re.match(f"OperatorError: {refusal.message}", text), (refusal, text)
-            assert where == refusal.where, refusal
+        for rejection, (where, text) in zip(REFUSALS, outcomes, strict=True):
+            assert re.match(f"OperatorError: {rejection.message}", text), (rejection, text)
+            assert where == rejection.where, rejection
 
 
 def test_taken(two_ranks: World) -> None:
@@ -54,10 +54,10 @@ def test_the_demo_layer_gives_what_it_gives_without_a_profile(two_ranks: World) 
     for with_profile, without in zip(
         two_ranks.run(results, [(SAME,)] * 2, 120), two_ranks.run(results, [(free,)] * 2, 120), strict=True
     ):
-        for scene, (y, counts), (want, wanted_counts) in zip(SAME, with_profile, without, strict=True):
+        for scene, (y, counts), (want, expected_counts) in zip(SAME, with_profile, without, strict=True):
             assert y.equal(want), scene
             assert y.abs().sum() > 0, scene
-            assert counts.equal(wanted_counts), scene
+            assert counts.equal(expected_counts), scene
 
 
 def test_rows_that_the_device_leaves_undefined_are_nan(two_ranks: World) -> None:
@@ -84,7 +84,10 @@ def test_window_sizes(two_ranks: World) -> None:
 def test_one_rank_alone_exists_in_none_only(name: str) -> None:
     size = {"num_experts": 4, "num_max_tokens_per_rank": 4, "num_topk": 2, "hidden": 4096, "intermediate_hidden": 0}
     get_symm_buffer_for_mega_moe(None, **size)
-    with settings(profile=name), pytest.raises(OperatorError, match=r"ep_world_size=1; wanted .*one rank alone exists"):
+    with (
+        settings(profile=name),
+        pytest.raises(OperatorError, match=r"ep_world_size=1; expected .*one rank alone exists"),
+    ):
         get_symm_buffer_for_mega_moe(None, **size)
 
 
@@ -93,11 +96,11 @@ def test_one_rank_alone_exists_in_none_only(name: str) -> None:
     [
         ({"profile": "310p"}, r"does not exist on this product"),
         ({"profile": "200I/500 A2"}, r"does not exist on this product"),
-        ({"profile": "a4@9.1"}, r"wanted one of none, a2@9\.1"),
+        ({"profile": "a4@9.1"}, r"expected one of none, a2@9\.1"),
         ({"profile": "a3@9.2", "topology": "urma"}, r"only Ascend 950"),
-        ({"profile": "950@9.2", "topology": "ring"}, r"wanted 'auto', 'mte' or 'urma'"),
+        ({"profile": "950@9.2", "topology": "ring"}, r"expected 'auto', 'mte' or 'urma'"),
     ],
 )
-def test_settings_refuse_what_is_no_profile(given: dict[str, str], message: str) -> None:
+def test_settings_reject_what_is_no_profile(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message), settings(**given):
         pass

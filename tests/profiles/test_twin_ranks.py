@@ -1,4 +1,4 @@
-"""What only several ranks, or several layers, of a product show: all of them refuse, and none waits."""
+"""What only several ranks, or several layers, of a product show: all of them reject, and none waits."""
 
 import re
 
@@ -7,7 +7,7 @@ from profiles import scenes
 from profiles.scenes import Scene
 from spawn import World
 
-SILENT = "The device would not refuse: "
+SILENT = "The device would not reject: "
 OVERFLOWS = [
     ("a2@9.1", "a16w16", "it drops the rows beyond it, and expert_token_nums still counts them"),
     ("a3@9.2", "a8w8-int", "it drops the rows beyond it"),
@@ -20,7 +20,9 @@ def test_unequal_token_counts(name: str, two_ranks: World) -> None:
     scene = Scene(name, "a16w16", change="fewer_rows_on_rank_1")
     for where, text in two_ranks.run(scenes.attempt, [(scene,)] * 2):
         assert where == "call"
-        assert re.match(r"OperatorError: x: rows=4, 3 on ranks 0, 1, \.\.\.; wanted the same number on all ranks", text)
+        assert re.match(
+            r"OperatorError: x: rows=4, 3 on ranks 0, 1, \.\.\.; expected the same number on all ranks", text
+        )
         assert f"{SILENT}it computes wrong rows of y" in text
 
 
@@ -31,14 +33,14 @@ def test_receive_overflow(name: str, kind: str, silent: str, two_ranks: World) -
     assert two_ranks.run(scenes.attempt, [(Scene(name, kind, fits, "to_rank_1"),)] * 2) == [("", "")] * 2
     for where, text in two_ranks.run(scenes.attempt, [(Scene(name, kind, short, "to_rank_1"),)] * 2):
         assert where == "call"
-        assert "max_recv_token_num=15; wanted at least 16, the rows that rank 1 receives in this call" in text
+        assert "max_recv_token_num=15; expected at least 16, the rows that rank 1 receives in this call" in text
         assert f"{SILENT}{silent}" in text
 
 
-def test_calls_go_on_after_a_refusal_of_all_ranks(two_ranks: World) -> None:
+def test_calls_go_on_after_a_rejection_of_all_ranks(two_ranks: World) -> None:
     for errors, was_right in two_ranks.run(scenes.recovered, [()] * 2):
         assert len(errors) == 2
-        assert all("wanted the same number on all ranks" in error for error in errors)
+        assert all("expected the same number on all ranks" in error for error in errors)
         assert was_right
 
 
@@ -57,7 +59,7 @@ def test_layers_of_a_communicator_dispatch_alike(name: str, two_ranks: World) ->
     kinds = ["a16w16", "a8w8-int", "a16w16"]
     for found in two_ranks.run(scenes.one_after_another, [(name, kinds, False)] * 2):
         assert (found[0], found[2]) == ("", "")
-        assert "dispatch_quant_mode=2; wanted 0, as the first buffer of the communicator has it" in found[1]
+        assert "dispatch_quant_mode=2; expected 0, as the first buffer of the communicator has it" in found[1]
         assert SILENT in found[1]
     for found in two_ranks.run(scenes.one_after_another, [(name, kinds, True)] * 2):
         assert found == ["", "", ""]
@@ -66,21 +68,21 @@ def test_layers_of_a_communicator_dispatch_alike(name: str, two_ranks: World) ->
 def test_a_buffer_keeps_its_dispatch(two_ranks: World) -> None:
     for first, second in two_ranks.run(scenes.changed_between_calls, [("a3@9.1",)] * 2):
         assert first == ""
-        assert "dispatch_quant_mode=2; wanted 0, as the first buffer" in second
+        assert "dispatch_quant_mode=2; expected 0, as the first buffer" in second
     assert two_ranks.run(scenes.changed_between_calls, [("none",)] * 2) == [["", ""]] * 2
 
 
 def test_creation_while_a_graph_is_captured(two_ranks: World) -> None:
     for text in two_ranks.run(scenes.created_while_capturing, [("a2@9.2",)] * 2):
         assert SILENT in text
-        assert "a call while a graph is captured; wanted no graph capture" in text
+        assert "a call while a graph is captured; expected no graph capture" in text
 
 
 def test_a_call_is_judged_by_its_own_profile(two_ranks: World) -> None:
     # the layer needs 11 MB in each direction: 10 MiB, 512 KiB of flags, and tables and rows below 100 KiB
     assert two_ranks.run(scenes.judged_later, [("a3@9.2", "11")] * 2) == ["", ""]
     for text in two_ranks.run(scenes.judged_later, [("a3@9.2", "10")] * 2):
-        assert re.match(r"ccl_buffer_size=20971520; wanted at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ", text)
+        assert re.match(r"ccl_buffer_size=20971520; expected at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ", text)
 
 
 def test_ranks_have_one_profile(two_ranks: World) -> None:

@@ -1,6 +1,6 @@
 """Each silent fault of a device: what a rank sees of it on the simulated one, and the same call of the twin.
 
-A `shown_` function returns whether the fault is there although nothing was raised; a `tried_` one is refused.
+A `shown_` function returns whether the fault is there although nothing was raised; a `tried_` one is rejected.
 """
 
 from dataclasses import replace

@@ -14,7 +14,7 @@ from torch import distributed as dist
 NZ = 29
 
 
-def refusal(function: Any, *arguments: Any) -> str:
+def rejection(function: Any, *arguments: Any) -> str:
     try:
         function(*arguments)
     except Exception as e:
@@ -111,11 +111,11 @@ def alone() -> dict[str, Any]:
         "devices": devices(),
         "kernels": kernels(),
         "libraries": libraries(),
-        "unknown operator": refusal(torch_npu.npu_fusion_attention, 1),
-        "unknown name": refusal(lambda: torch_npu.something),
+        "unknown operator": rejection(torch_npu.npu_fusion_attention, 1),
+        "unknown name": rejection(lambda: torch_npu.something),
         "unknown class": [isinstance(torch_npu.Anything, type), isinstance(torch.npu.ExternalEvent, type)],
-        "another extension": refusal(load(name="npu_other", sources=[]).npu_other, 1),
-        "again": refusal(__import__("vllm_megamoe.simulator.install", fromlist=["install"]).install, "a2@9.1"),
+        "another extension": rejection(load(name="npu_other", sources=[]).npu_other, 1),
+        "again": rejection(__import__("vllm_megamoe.simulator.install", fromlist=["install"]).install, "a2@9.1"),
         "build": sys.modules["vllm_ascend._build_info"].__device_type__,  # type: ignore[attr-defined]
         "soc": torch.npu.get_soc_version(),
     }
@@ -128,7 +128,7 @@ def one_of_two(rank: int, store: str) -> dict[str, Any]:
     dist.init_process_group("hccl", init_method=f"file://{store}", rank=rank, world_size=2)
     group = dist.new_group([0, 1])
     backend = group._get_backend(torch.device("npu"))
-    early = refusal(backend.get_hccl_comm_name, rank, False)
+    early = rejection(backend.get_hccl_comm_name, rank, False)
     name = backend.get_hccl_comm_name(rank)
     extension = load(name="npu_mega_moe", sources=[])
     size = extension.get_mega_moe_ccl_buffer_size(2, 4, 6, 2, 1024, 0, 0, None, 0, "")

@@ -1,4 +1,4 @@
-"""Where nothing is treacherous, the simulated device computes what the twin does, bit for bit."""
+"""Where nothing is misread, the simulated device computes what the twin does, bit for bit."""
 
 import numpy as np
 import pytest

@@ -42,8 +42,8 @@ def mutated(rank: int) -> list[bool]:
     first = scene.call(buffer, inputs(dense, rank))
     buffer.dispatch_quant_mode, buffer.dispatch_quant_out_dtype = 2, 258
     second = scene.call(buffer, inputs(int8, rank))
-    wanted = twin("none", dense, rank), twin("none", int8, rank)
-    return [np.array_equal(got.y, want.y) for got, want in zip((first, second), wanted, strict=True)]
+    expected = twin("none", dense, rank), twin("none", int8, rank)
+    return [np.array_equal(got.y, want.y) for got, want in zip((first, second), expected, strict=True)]
 
 
 def test_attributes_are_read_at_every_call(two_ranks: World) -> None:

@@ -121,7 +121,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("what", "kind", "words"), REFUSALS, ids=[what for what, *_ in REFUSALS])
-def test_refusals_come_as_the_host_code_gives_them(what: str, kind: str, words: str, two_ranks: World) -> None:
+def test_rejections_come_as_the_host_code_gives_them(what: str, kind: str, words: str, two_ranks: World) -> None:
     for failure in two_ranks.outcomes(attempt, [(rank, "a3@9.1", what) for rank in range(2)]):
         assert isinstance(failure, Failure)
         assert failure.kind == kind, failure.details

@@ -1,4 +1,4 @@
-"""Pairs: the simulated device does it wrong without a word, the twin with the product's profile refuses it."""
+"""Pairs: the simulated device does it wrong without a word, the twin with the product's profile rejects it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from vllm_megamoe.layout import AclFormat
 
 @dataclass(frozen=True)
 class Pair:
-    """One fault on one product; `words` stand in the refusal: the argument, and what the device would do."""
+    """One fault on one product; `words` stand in the rejection: the argument, and what the device would do."""
 
     name: str
     shown: Callable[..., bool]
@@ -25,7 +25,7 @@ class Pair:
         return "-".join([self.shown.__name__.removeprefix("shown_"), self.name, *map(str, self.arguments)])
 
 
-SILENT = "The device would not refuse"
+SILENT = "The device would not reject"
 A2_A3 = ("a2@9.1", "a3@9.1", "a2@9.2", "a3@9.2")
 
 PAIRS = [
@@ -98,7 +98,7 @@ def test_the_simulated_device_shows_it(pair: Pair, two_ranks: World) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_the_twin_refuses_it(pair: Pair, two_ranks: World) -> None:
+def test_the_twin_rejects_it(pair: Pair, two_ranks: World) -> None:
     for failure in two_ranks.outcomes(pair.tried, on_both(pair)):
         assert isinstance(failure, Failure)
         assert failure.kind == "OperatorError", failure.details
@@ -127,7 +127,7 @@ def test_w4a8_loses_the_later_experts_rows(name: str, deviate: bool, enough: boo
 def test_the_twin_wants_twice_the_capacity_for_w4a8(two_ranks: World) -> None:
     for failure in two_ranks.outcomes(faults.tried_w4a8_receive, [(0, "a3@9.1"), (1, "a3@9.1")]):
         assert isinstance(failure, Failure)
-        assert "max_recv_token_num=0; wanted at least 16" in failure.message
+        assert "max_recv_token_num=0; expected at least 16" in failure.message
 
 
 @pytest.mark.parametrize("name", A2_A3)

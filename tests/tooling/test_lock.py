@@ -32,8 +32,8 @@ def test_names_each_distribution_once_and_none_that_breaks_imports(pins: list[Pi
 def test_meets_what_the_package_asks_for(repository: Path, pins: list[Pin]) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        wanted = Requirement(line)
-        assert wanted.specifier.contains(find_pin(pins, wanted.name).version, prereleases=True), line
+        expected = Requirement(line)
+        assert expected.specifier.contains(find_pin(pins, expected.name).version, prereleases=True), line
 
 
 def test_names_no_host(repository: Path) -> None:
@@ -57,7 +57,7 @@ def test_reads_markers_and_comments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["torch", "torch>=2", "torch==2 ; python_version > '3'", "-r other.txt", "a==1 b==2"])
-def test_refuses_a_line_that_is_not_exact(tmp_path: Path, line: str) -> None:
+def test_rejects_a_line_that_is_not_exact(tmp_path: Path, line: str) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text(f"a==1\n{line}\n")
     with pytest.raises(SetupError, match="line 2"):

@@ -39,12 +39,12 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_holds_every_module_and_nothing_else(wheel: Path, source: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    wanted = {
+    expected = {
         path.relative_to(source).as_posix()
         for path in (source / "vllm_megamoe").rglob("*")
         if path.suffix == ".py" or path.name == "py.typed"
     }
-    assert names >= wanted
+    assert names >= expected
     assert {name.split("/")[0] for name in names} == {"vllm_megamoe"}
 
 

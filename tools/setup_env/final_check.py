@@ -10,8 +10,8 @@ _CODE = """
 import importlib.metadata as metadata
 import torch, transformers, vllm, vllm_megamoe
 
-def same(what, got, wanted):
-    assert got == wanted, f"{what}: {got!r} is installed, {wanted!r} is wanted"
+def same(what, got, expected):
+    assert got == expected, f"{what}: {got!r} is installed, {expected!r} is expected"
 
 same("torch", torch.__version__, WANTED["torch"])
 same("vllm", metadata.version("vllm"), WANTED["vllm"])
@@ -29,8 +29,8 @@ LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
 _ADVICE = "Remove the environment's folder and run the same command again; if it fails again, report the log."
 
 
-def check(places: Places, wanted: list[Pin]) -> None:
+def check(places: Places, expected: list[Pin]) -> None:
     """Import the big packages, compare versions, and start the command `vllm`; SetupError when one of them fails."""
-    header = f"WANTED = { {pin.name: pin.version for pin in wanted}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
+    header = f"WANTED = { {pin.name: pin.version for pin in expected}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
     run_logged([str(places.python), "-c", header + _CODE], places.log, "the environment does not work", _ADVICE)
     run_logged([str(places.venv / "bin" / "vllm"), "--version"], places.log, "`vllm` does not start", _ADVICE)

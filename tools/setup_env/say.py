@@ -7,7 +7,7 @@ import time
 
 
 class SetupError(Exception):
-    """Set-up cannot go on. The message says what happened, what was wanted and what to do."""
+    """Set-up cannot go on. The message says what happened, what was expected and what to do."""
 
 
 def say(text: str) -> None:

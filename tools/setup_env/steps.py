@@ -80,13 +80,13 @@ def install_torch(places: Places, torch: Pin) -> None:
 
 def install_lock(places: Places, pins: list[Pin]) -> None:
     """Install what is missing of the lock, without following anybody's requirements."""
-    wanted = installed.missing(_site_packages(places), pins)
-    if not wanted:
+    expected = installed.missing(_site_packages(places), pins)
+    if not expected:
         say(f"all {len(pins)} locked versions are installed")
         return
     timer = Timer()
-    say(f"installing {len(wanted)} of {len(pins)} locked versions; pip's output goes to {places.log}")
-    command = [*_pip(places), "install", "--no-deps", *(pin.requirement for pin in wanted)]
+    say(f"installing {len(expected)} of {len(pins)} locked versions; pip's output goes to {places.log}")
+    command = [*_pip(places), "install", "--no-deps", *(pin.requirement for pin in expected)]
     run_logged(command, places.log, "could not install the locked versions", _NETWORK_ADVICE)
     say(f"installed them in {timer}")
 

@@ -32,7 +32,9 @@ def compressed_tensors_reader(section: Mapping[str, Any]) -> Callable[[Names], s
 def _object(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
-    raise ConfigError(f"The quantisation's config: {value!r} within config_groups; wanted an object. Correct the file.")
+    raise ConfigError(
+        f"The quantisation's config: {value!r} within config_groups; expected an object. Correct the file."
+    )
 
 
 def _scheme(group: Mapping[str, Any], packing: str) -> str:

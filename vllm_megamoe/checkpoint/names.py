@@ -78,7 +78,7 @@ def listed(section: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
             value = json.loads(value)
         if value and not isinstance(value, list | tuple):
             raise ConfigError(
-                f"The quantisation's config: {key} = {value!r}; wanted a list of module names. Correct the file."
+                f"The quantisation's config: {key} = {value!r}; expected a list of module names. Correct the file."
             )
         if value:
             return tuple(map(str, value))

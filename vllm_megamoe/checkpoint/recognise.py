@@ -149,7 +149,7 @@ def surely_quantised(
 ) -> str | None:
     """The experts' format when no usual naming style leaves them out of the quantisation, else None.
 
-    For the time before the model's own names are known: it never refuses a checkpoint that may be fine.
+    For the time before the model's own names are known: it never rejects a checkpoint that may be fine.
     """
     for file in MSMODELSLIM_FILES:
         # This tool lists every tensor, so the experts name themselves.

@@ -2,7 +2,7 @@
 
 OK = 0
 """The plan holds, or nothing is missing."""
-REFUSED = 1
+REJECTED = 1
 """A rule is violated, or something is missing."""
 BAD_INPUT = 2
 """Wrong usage, or a file that cannot be read: nothing was decided."""

@@ -65,7 +65,7 @@ def _where(asked: Asked) -> str:
     if asked.model is not None:
         return asked.model
     if asked.request.line is None:
-        raise ConfigError("No MODEL; wanted a checkpoint's folder or its config.json, or --from with a command line.")
+        raise ConfigError("No MODEL; expected a checkpoint's folder or its config.json, or --from with a command line.")
     named = read_line(asked.request.line).model
     if find_path(named) is None:
         raise ConfigError(

@@ -49,14 +49,14 @@ _STYLES = {"ok": "green", "note": "yellow", "missing": "red", "wrong": "red"}
 
 
 def show_report(report: Report) -> None:
-    """Print what was found, then what mends it, as lines to copy."""
+    """Print what was found, then what fixes it, as lines to copy."""
     console = make_console()
     table = Table.grid(padding=(0, 2))
     for check in report.checks:
         table.add_row(Text(check.state, style=_STYLES[check.state]), check.name, check.found)
     console.print(table)
-    mends = [check for check in report.checks if check.remedy]
-    for check in mends:
+    fixes = [check for check in report.checks if check.remedy]
+    for check in fixes:
         console.print(Text(f"\n{check.name} ({check.state}):", style=_STYLES[check.state]))
         print_whole(f"  {check.remedy}")
     lane = "an Ascend host" if report.lane == "ascend" else "vLLM's CPU platform"
@@ -67,13 +67,13 @@ def show_report(report: Report) -> None:
 EPILOG = """\
 Example: vllm-megamoe doctor --json
 
-Exit codes: 0 all that is needed is there; 1 something is missing or wrong, with the command that mends it; 2 wrong
+Exit codes: 0 all that is needed is there; 1 something is missing or wrong, with the command that fixes it; 2 wrong
 usage.
 """
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False) -> None:
-    """Look at the environment: what is there, what is missing, the command that mends it. Imports nothing heavy."""
+    """Look at the environment: what is there, what is missing, the command that fixes it. Imports nothing heavy."""
     report = examine(read_environment())
     print_whole(report.model_dump_json(indent=2)) if json else show_report(report)
-    raise typer.Exit(cli.OK if report.ok else cli.REFUSED)
+    raise typer.Exit(cli.OK if report.ok else cli.REJECTED)

@@ -67,12 +67,12 @@ def find_path(text: str) -> Path | None:
         path = Path(text).expanduser()
         return path if path.exists() else None
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{text}: cannot be looked up ({error}); wanted a checkpoint's folder or file.") from error
+        raise ConfigError(f"{text}: cannot be looked up ({error}); expected a checkpoint's folder or file.") from error
 
 
 def _read_folder(text: str, folder: Path) -> ModelFiles:
     if not (folder / CONFIG).is_file():
-        raise ConfigError(f"{folder}: no {CONFIG} in this folder; wanted a checkpoint's folder or one config file.")
+        raise ConfigError(f"{folder}: no {CONFIG} in this folder; expected a checkpoint's folder or one config file.")
     found = {side: _read(folder / side) for side in SIDE_FILES if (folder / side).is_file()}
     return ModelFiles(text, _read(folder / CONFIG), found)
 
@@ -101,11 +101,11 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or brackets without end
-        raise ConfigError(f"{path}: not JSON ({error}); wanted a checkpoint's config file.") from error
+        raise ConfigError(f"{path}: not JSON ({error}); expected a checkpoint's config file.") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: JSON of type {type(content).__name__}; wanted an object with the model's config.")
+        raise ConfigError(f"{path}: JSON of type {type(content).__name__}; expected an object with the model's config.")
     return content
 
 
@@ -117,7 +117,7 @@ def _missing(text: str, path: Path) -> str:
             f"`hf download {text} {CONFIG} --local-dir {name}`, then give the folder {name} (and its "
             f"{' or '.join(SIDE_FILES[::2])}, if it has one)."
         )
-    return f"{text}: no such file or folder; wanted a checkpoint's folder or its {CONFIG}."
+    return f"{text}: no such file or folder; expected a checkpoint's folder or its {CONFIG}."
 
 
 # What vLLM makes of a config's dtype under `--dtype auto` (ModelConfig of vLLM 0.32): float32 becomes bfloat16.
@@ -191,13 +191,13 @@ def _check(layer: MoeFacts) -> None:
     for name in ("hidden", "intermediate_hidden", "topk"):
         if getattr(layer, name) < 1:
             raise ConfigError(
-                f"config.json: {name} of {layer.name} is {getattr(layer, name)}; wanted a size from 1. Correct the "
+                f"config.json: {name} of {layer.name} is {getattr(layer, name)}; expected a size from 1. Correct the "
                 "file, or teach the model with register_model_facts(architecture, fn)."
             )
     if layer.topk > layer.num_experts:
         raise ConfigError(
-            f"config.json: {layer.topk} experts per token of {layer.num_experts} in {layer.name}; wanted no more than "
-            "there are. Correct the file."
+            f"config.json: {layer.topk} experts per token of {layer.num_experts} in {layer.name}; expected no more "
+            "than there are. Correct the file."
         )
 
 

@@ -109,11 +109,11 @@ def plan(
     compare: Compare = None,
     plot: Plot = None,
 ) -> None:
-    """Plan a model before it is served: what runs where, what it needs, what is violated and what mends it.
+    """Plan a model before it is served: what runs where, what it needs, what is violated and what fixes it.
 
     Reads config.json alone, and quant_model_description.json or hf_quant_config.json beside it.
     """
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
     holds = answer(Asked(model, request, json, compare, plot))
-    raise typer.Exit(cli.OK if holds else cli.REFUSED)
+    raise typer.Exit(cli.OK if holds else cli.REJECTED)

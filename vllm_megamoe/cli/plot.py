@@ -12,13 +12,13 @@ _GIB = 1 << 30
 
 
 def check_plot(file: Path) -> None:
-    """Refuse a file that cannot be drawn to before anything is planned.
+    """Reject a file that cannot be drawn to before anything is planned.
 
     Raises:
         ConfigError: another suffix, no such folder, or no matplotlib.
     """
     if file.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--plot {file}: wanted a name that ends in {', '.join(SUFFIXES)}.")
+        raise ConfigError(f"--plot {file}: expected a name that ends in {', '.join(SUFFIXES)}.")
     if not file.parent.is_dir():
         raise ConfigError(f"--plot {file}: no folder {file.parent}; make it first.")
     _figure_class()

@@ -16,9 +16,9 @@ from rich.console import Console
 from vllm_megamoe.demo.comparison import Recorded, record
 from vllm_megamoe.testing.server import serving
 
-_HERE = Path(__file__).parent
-_CHECKPOINT_SOURCES = ("checkpoint.py", "tokenizer.py", "weights.py")
-_BASELINE_SOURCES = ("baseline.py", "client.py", "comparison.py")
+_PACKAGE = Path(__file__).parents[1]
+_CHECKPOINT_SOURCES = ("demo/checkpoint.py",)
+_BASELINE_SOURCES = ("demo/baseline.py", "demo/comparison.py", "testing/server.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Cache:
 def _key(sources: tuple[str, ...], *distributions: str) -> str:
     digest = hashlib.sha256()
     for name in sources:
-        digest.update((_HERE / name).read_bytes())
+        digest.update((_PACKAGE / name).read_bytes())
     for name in distributions:
         digest.update(importlib.metadata.version(name).encode())
     return digest.hexdigest()[:10]

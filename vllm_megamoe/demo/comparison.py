@@ -61,9 +61,9 @@ def compare(client: Client, baseline: list[Recorded]) -> Difference:
     for one in baseline:
         ours = client.log_probabilities(one.tokens, _TOP_ASKED)
         gaps += [
-            abs(_at(place, token) - wanted)
+            abs(_at(place, token) - expected)
             for place, top in zip(ours, one.top, strict=True)
-            for token, wanted in top.items()
+            for token, expected in top.items()
         ]
         again = client.greedy_tokens(one.tokens[: one.prompt_length], NEW_TOKENS)
         equal += sum(a == b for a, b in zip(again, one.new_tokens, strict=True))

@@ -24,25 +24,25 @@ from vllm_megamoe.numerics.mx import EMAX, GROUP, Elem
 def want_dtype(where: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
     """Raise CheckpointError unless the tensor has one of the dtypes."""
     if tensor.dtype not in dtypes:
-        wanted = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-        raise CheckpointError(f"{where} has dtype {str(tensor.dtype).removeprefix('torch.')}; wanted {wanted}.")
+        expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+        raise CheckpointError(f"{where} has dtype {str(tensor.dtype).removeprefix('torch.')}; expected {expected}.")
 
 
 def want_shape(where: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
     """Raise CheckpointError unless the tensor has the shape, whose letters `meaning` spells."""
     if tuple(tensor.shape) != shape:
-        raise CheckpointError(f"{where} has shape {list(tensor.shape)}; wanted {meaning} = {list(shape)}.")
+        raise CheckpointError(f"{where} has shape {list(tensor.shape)}; expected {meaning} = {list(shape)}.")
 
 
 def want_geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
     """E and I of stacked weights [E, 2I, ...] and [E, ...]; both must be 3-D and 2I even."""
     if w13.dim() != 3 or w2.dim() != 3:
         raise CheckpointError(
-            f"{where}: w13 has shape {list(w13.shape)}, w2 {list(w2.shape)}; wanted [E, 2I, H] and [E, H, I]."
+            f"{where}: w13 has shape {list(w13.shape)}, w2 {list(w2.shape)}; expected [E, 2I, H] and [E, H, I]."
         )
     experts, rows = w13.shape[:2]
     if rows % 2:
-        raise CheckpointError(f"{where}: w13 has {rows} rows; wanted an even number, gate rows first, then up rows.")
+        raise CheckpointError(f"{where}: w13 has {rows} rows; expected an even number, gate rows first, then up rows.")
     return experts, rows // 2
 
 
@@ -51,7 +51,7 @@ def want_positive(where: str, scale: Tensor) -> None:
     bad = ~(torch.isfinite(scale) & (scale > 0))
     if bool(bad.any()):
         at = bad.nonzero()[0].tolist()
-        raise CheckpointError(f"{where} is {float(scale[tuple(at)])!r} at {at}; wanted finite scales above 0.")
+        raise CheckpointError(f"{where} is {float(scale[tuple(at)])!r} at {at}; expected finite scales above 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class IntExperts:
         want_shape("IntExperts.w13_scale", self.w13_scale, (experts, 2 * intermediate), "[E, 2I]")
         want_shape("IntExperts.w2_scale", self.w2_scale, (experts, hidden), "[E, H]")
         if self.bits not in (4, 8):
-            raise CheckpointError(f"IntExperts.bits is {self.bits!r}; wanted 4 or 8.")
+            raise CheckpointError(f"IntExperts.bits is {self.bits!r}; expected 4 or 8.")
         for name in ("w13", "w2"):
             codes, scale = getattr(self, name), getattr(self, f"{name}_scale")
             want_dtype(f"IntExperts.{name}", codes, torch.int8)
@@ -124,7 +124,7 @@ class IntExperts:
             want_positive(f"IntExperts.{name}_scale", scale)
             if self.bits == 4 and codes.numel() and not -8 <= int(codes.min()) <= int(codes.max()) <= 7:
                 found = f"{int(codes.min())}..{int(codes.max())}"
-                raise CheckpointError(f"IntExperts.{name} has codes {found}; wanted -8..7 for 4 bits.")
+                raise CheckpointError(f"IntExperts.{name} has codes {found}; expected -8..7 for 4 bits.")
 
     @property
     def num_experts(self) -> int:
@@ -162,7 +162,7 @@ class MxExperts:
 
     def __post_init__(self) -> None:
         if self.elem not in EMAX:
-            raise CheckpointError(f"MxExperts.elem is {self.elem!r}; wanted one of {', '.join(EMAX)}.")
+            raise CheckpointError(f"MxExperts.elem is {self.elem!r}; expected one of {', '.join(EMAX)}.")
         experts, intermediate = want_geometry("MxExperts", self.w13, self.w2)
         per_byte = 2 if self.elem == "e2m1" else 1
         hidden = self.w13.shape[2] * per_byte

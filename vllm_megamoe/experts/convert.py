@@ -61,7 +61,7 @@ def quantise_expert(w13: Tensor, w2: Tensor, use_case: UseCase) -> Experts:
     magnitude, codes half-even and saturating).
 
     Raises:
-        ConfigError: no conversion from BF16 leads to this use case; the plan refuses it too.
+        ConfigError: no conversion from BF16 leads to this use case; the plan rejects it too.
     """
     if use_case is UseCase.A16W16:
         return DenseExperts(w13[None], w2[None])
@@ -71,7 +71,7 @@ def quantise_expert(w13: Tensor, w2: Tensor, use_case: UseCase) -> Experts:
         return IntExperts(q13[None], s13[None], q2[None], s2[None], bits=8)
     if use_case not in MX_WEIGHTS:
         built = ", ".join([UseCase.A16W16, UseCase.A8W8_INT, *MX_WEIGHTS])
-        raise ConfigError(f"no conversion from BF16 experts to {use_case}; wanted one of {built}. Change use_case.")
+        raise ConfigError(f"no conversion from BF16 experts to {use_case}; expected one of {built}. Change use_case.")
     elem = MX_WEIGHTS[use_case]
     q13, s13 = _mx(w13, elem)
     q2, s2 = _mx(w2, elem)

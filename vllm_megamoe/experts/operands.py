@@ -22,7 +22,7 @@ from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 
 def dense_weight(w: Tensor) -> Tensor:
-    """[N, K] -> contiguous [K, N], ND: the operator refuses BF16 in FRACTAL_NZ (tiling arch22)."""
+    """[N, K] -> contiguous [K, N], ND: the operator rejects BF16 in FRACTAL_NZ (tiling arch22)."""
     return w.t().contiguous()
 
 
@@ -102,7 +102,9 @@ def elem_of(weight: Tensor) -> Elem:
     for elem, dtype in TORCH_DTYPE.items():
         if weight.dtype == dtype:
             return elem
-    raise LayoutError(f"a weight of {weight.dtype} is no MX weight; wanted float8_e4m3fn, float8_e5m2 or packed uint8.")
+    raise LayoutError(
+        f"a weight of {weight.dtype} is no MX weight; expected float8_e4m3fn, float8_e5m2 or packed uint8."
+    )
 
 
 def mx_scale(scales: Tensor) -> Tensor:
@@ -161,7 +163,7 @@ def from_operands(
         LayoutError: the list is empty, or an operand is missing or of another dtype.
     """
     if not operands:
-        raise LayoutError("no operands; wanted one entry for each expert.")
+        raise LayoutError("no operands; expected one entry for each expert.")
     facts = USE_CASES[use_case]
     if facts.family == "dense":
         pairs = [(weight_values(o.l1), weight_values(o.l2)) for o in operands]

@@ -3,7 +3,7 @@
 MoeFacts read from a live MoE layer (vLLM 0.32).
 
 vLLM asks for a layer's method while it builds RoutedExperts; the MoERunner around it, which alone knows the shared
-experts and a factor on the output, comes a moment later. So a layer is read twice: without its runner, to refuse
+experts and a factor on the output, comes a moment later. So a layer is read twice: without its runner, to reject
 before weights exist, and with it.
 """
 
@@ -34,8 +34,8 @@ def read_shared(runner: Any, experts_format: str) -> SharedFacts | None:
     down = [part for part in mlp.modules() if isinstance(part, RowParallelLinear)]
     if len(down) != 1:
         raise ConfigError(
-            f"{runner.layer_name}: the shared experts ({type(mlp).__name__}) hold {len(down)} down projections; wanted "
-            "one. Serve this model without --quantization megamoe."
+            f"{runner.layer_name}: the shared experts ({type(mlp).__name__}) hold {len(down)} down projections; "
+            "expected one. Serve this model without --quantization megamoe."
         )
     # A gate per token is a linear with one output.
     gated = any(isinstance(part, LinearBase) and part.output_size == 1 for part in mlp.modules())

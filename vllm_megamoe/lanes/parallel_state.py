@@ -26,7 +26,7 @@ def read_seat(moe_config: Any) -> Seat:
     if group.rank_in_group != parallel.ep_rank or group.world_size != parallel.ep_size:
         raise ConfigError(
             f"the layer says expert-parallel rank {parallel.ep_rank} of {parallel.ep_size}, the communicator "
-            f"{group.rank_in_group} of {group.world_size}; wanted the same. This vLLM build is not supported."
+            f"{group.rank_in_group} of {group.world_size}; expected the same. This vLLM build is not supported."
         )
     seat = Seat(group=group.device_group, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
     if parallel.dp_size == 1:
@@ -58,11 +58,11 @@ def largest_rows(sp_size: int, rows: int) -> int:
 
 
 def check_placement(layer: Any) -> None:
-    """Refuse a layer whose experts are not placed in rank order."""
+    """Reject a layer whose experts are not placed in rank order."""
     strategy = layer.expert_map_manager.placement_strategy
     if layer.moe_config.moe_parallel_config.ep_size > 1 and strategy != "linear":
         raise ConfigError(
-            f"{layer.layer_name}: expert placement {strategy!r}; wanted 'linear'. Drop --expert-placement-strategy."
+            f"{layer.layer_name}: expert placement {strategy!r}; expected 'linear'. Drop --expert-placement-strategy."
         )
 
 

@@ -74,8 +74,8 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         unknown = sorted(set(config) - _KEYS) if config.get("quant_method") == NAME else []
         if unknown:
             raise ConfigError(
-                f"quantization_config with quant_method {NAME!r} has unknown keys {unknown}; wanted quant_method alone "
-                "(BF16 experts). Options of a run go into --additional-config."
+                f"quantization_config with quant_method {NAME!r} has unknown keys {unknown}; expected quant_method "
+                "alone (BF16 experts). Options of a run go into --additional-config."
             )
         return cls(config)
 

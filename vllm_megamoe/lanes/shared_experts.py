@@ -64,7 +64,9 @@ def take_shared(runner: Any, plan: LayerPlan) -> tuple[Tensor, Tensor]:
     """
     layer_name = runner.layer_name
     if getattr(runner, "_shared_experts", None) is None:
-        raise ConfigError(f"{layer_name}: vLLM's runner has no shared experts, the plan wanted to fuse them. {_REMEDY}")
+        raise ConfigError(
+            f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {_REMEDY}"
+        )
     gate_up, down = (_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear))
     weights = _whole_gate_up(gate_up), _whole_down(down)
     for linear in (gate_up, down):
@@ -78,7 +80,7 @@ def _only(runner: Any, layer_name: str, kind: type) -> Any:
     found = [part for part in _mlp(runner).modules() if isinstance(part, kind)]
     if len(found) != 1 or found[0].bias is not None or found[0].weight.dim() != 2:
         raise ConfigError(
-            f"{layer_name}: the shared experts hold {len(found)} {kind.__name__}; wanted one, without bias and with "
+            f"{layer_name}: the shared experts hold {len(found)} {kind.__name__}; expected one, without bias and with "
             f"its weight as loaded. {_REMEDY}"
         )
     return found[0]
@@ -104,7 +106,7 @@ def _whole_down(linear: Any) -> Tensor:
 def _detach(runner: Any, layer_name: str, fold_scaling: float) -> None:
     if runner.routed_scaling_factor != fold_scaling:
         raise ConfigError(
-            f"{layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan wanted "
+            f"{layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan expected "
             f"{fold_scaling:g} to move onto the router weights. {_REMEDY}"
         )
     runner.routed_scaling_factor = 1.0

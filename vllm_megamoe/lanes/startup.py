@@ -116,8 +116,8 @@ def before_platform(vllm_config: Any) -> None:
     options, wrong = Options.read(vllm_config.additional_config)
     if not current_platform.is_cpu():
         wrong.append(
-            f"platform: {current_platform.device_name}; wanted cpu. This version has no lane for another platform yet: "
-            "it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
+            f"platform: {current_platform.device_name}; expected cpu. This version has no lane for another platform "
+            "yet: it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
         )
     config = vllm_config.model_config.hf_config.to_dict()
     layers = read_layers(config, _format_of(config, vllm_config.quant_config.side_files))

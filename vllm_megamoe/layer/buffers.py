@@ -44,7 +44,7 @@ def open_handle(layer: str, plan: LayerPlan, seat: Seat) -> Handle:
     found = _buffers.get(key)
     # A group's name may come back after its group was destroyed and another engine started in this process.
     if found is None or found.group is not seat.group:
-        _refuse_second(layer, plan, seat)
+        _reject_second(layer, plan, seat)
         _buffers.pop(key, None)
         _buffers[key] = found = _create(plan, seat)
     handle = Handle(layer, found)
@@ -53,25 +53,25 @@ def open_handle(layer: str, plan: LayerPlan, seat: Seat) -> Handle:
 
 
 def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
-    wanted = plan.buffer
+    expected = plan.buffer
     with settings(profile=plan.profile.name, topology=plan.profile.topology, backend=plan.backend):
         return get_symm_buffer_for_mega_moe(
             seat.group,
-            wanted.num_experts,
-            wanted.num_max_tokens_per_rank,
-            wanted.num_topk,
-            wanted.hidden,
+            expected.num_experts,
+            expected.num_max_tokens_per_rank,
+            expected.num_topk,
+            expected.hidden,
             plan.padding.intermediate_hidden,
-            max_recv_token_num=wanted.max_recv_token_num,
-            dispatch_quant_mode=wanted.dispatch_quant_mode,
+            max_recv_token_num=expected.max_recv_token_num,
+            dispatch_quant_mode=expected.dispatch_quant_mode,
             dispatch_quant_out_dtype=USE_CASES[plan.use_case].dispatch_quant_out_dtype,
-            combine_quant_mode=wanted.combine_quant_mode,
-            topk_weights_type=wanted.topk_weights_type,
-            combine_comm_mode=wanted.combine_comm_mode,
+            combine_quant_mode=expected.combine_quant_mode,
+            topk_weights_type=expected.topk_weights_type,
+            combine_comm_mode=expected.combine_comm_mode,
         )
 
 
-def _refuse_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
+def _reject_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
     """B23: two configurations on one communicator of a 950 break each other without a word."""
     others = [handle.layer for handle in _handles if handle.buffer.group is seat.group and seat.group is not None]
     if plan.profile.is_950 and others:

@@ -17,9 +17,9 @@ LOOK_S = 0.5
 
 
 class LoadReport:
-    """Logs `megamoe expert load: ...` for a layer every so many steps, and once more when it has come to rest.
+    """Logs `megamoe expert load: ...` for a layer every so many steps, and once more when it has gone idle.
 
-    Counts are cumulative and include the warm-up. At rest means: no step since the look before the last one.
+    Counts are cumulative and include the warm-up. Idle means: no step since the look before the last one.
 
     Args:
         every_steps: VLLM_MEGAMOE_LOAD_LOG_STEPS, 100 by default; 0 turns the report off.
@@ -83,7 +83,9 @@ def steps_from_environment() -> int:
     """
     text = os.environ.get(STEPS_VARIABLE) or str(DEFAULT_STEPS)
     if not text.isdecimal():
-        raise ConfigError(f"{STEPS_VARIABLE}={text!r}; wanted a whole number of steps such as 100, or 0 for no report.")
+        raise ConfigError(
+            f"{STEPS_VARIABLE}={text!r}; expected a whole number of steps such as 100, or 0 for no report."
+        )
     return int(text)
 
 

@@ -150,7 +150,7 @@ class LayerState:
         if rows > largest:
             raise OperatorError(
                 f"{self.name}: this rank brings {rows} rows, but vLLM told all ranks that none brings more than "
-                f"{largest}; wanted the numbers that vLLM exchanged for the step. Report this model."
+                f"{largest}; expected the numbers that vLLM exchanged for the step. Report this model."
             )
         topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread; else no copy
         if plan.fold_scaling != 1.0:

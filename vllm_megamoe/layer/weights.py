@@ -26,11 +26,11 @@ def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
         ConfigError: the loaded MLP is not what the plan was made for.
     """
     pieces = plan.shared.pieces
-    got, wanted = (w2.shape[1], w2.shape[0]), (pieces * plan.padding.intermediate_was, plan.padding.hidden_was)
-    if got != wanted or w13.shape != (2 * w2.shape[1], w2.shape[0]):
+    got, expected = (w2.shape[1], w2.shape[0]), (pieces * plan.padding.intermediate_was, plan.padding.hidden_was)
+    if got != expected or w13.shape != (2 * w2.shape[1], w2.shape[0]):
         raise ConfigError(
             f"{plan.facts.name}: the shared experts have weights {list(w13.shape)} and {list(w2.shape)}; the plan "
-            f"wanted {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
+            f"expected {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
             '"fuse_shared_experts": "off".'
         )
     return _convert(*cut_mlp(w13, w2, pieces), plan)

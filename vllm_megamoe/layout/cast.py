@@ -63,7 +63,7 @@ def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
     found = npu_format_of(cast)
     if found is not fmt:
         raise LayoutError(
-            f"npu_format_cast left a {tensor.dtype} tensor {list(tensor.shape)} in {found.name}; wanted {fmt.name}. "
+            f"npu_format_cast left a {tensor.dtype} tensor {list(tensor.shape)} in {found.name}; expected {fmt.name}. "
             "Set torch_npu.npu.config.allow_internal_format = True before the first tensor is made."
         )
     return cast
@@ -79,7 +79,7 @@ def npu_format_of(tensor: Tensor) -> AclFormat:
     if found in _PLAIN:
         return AclFormat.ND
     if found not in set(AclFormat):
-        raise LayoutError(f"a tensor {list(tensor.shape)} is in format {found}; wanted ND or a FRACTAL_NZ format.")
+        raise LayoutError(f"a tensor {list(tensor.shape)} is in format {found}; expected ND or a FRACTAL_NZ format.")
     return AclFormat(found)
 
 
@@ -133,7 +133,9 @@ def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
     kinds = {(format_of(tensor), tuple(tensor.shape), tensor.dtype) for tensor in tensors}
     if len(kinds) != 1:
         found = "; ".join(f"{fmt.name} {list(shape)} {dtype}" for fmt, shape, dtype in sorted(kinds, key=str))
-        raise LayoutError(f"cannot stack experts of {len(kinds)} kinds ({found}); wanted one format, shape and dtype.")
+        raise LayoutError(
+            f"cannot stack experts of {len(kinds)} kinds ({found}); expected one format, shape and dtype."
+        )
     stacked = torch.stack([inner(tensor) for tensor in tensors])
     first = tensors[0]
     if isinstance(first, FormattedTensor):
@@ -144,7 +146,7 @@ def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
 def _known(fmt: AclFormat | int) -> AclFormat:
     if int(fmt) not in set(AclFormat):
         known = ", ".join(f"{f.name}={int(f)}" for f in AclFormat)
-        raise LayoutError(f"format {fmt!r} is unknown; wanted one of {known}.")
+        raise LayoutError(f"format {fmt!r} is unknown; expected one of {known}.")
     return AclFormat(int(fmt))
 
 
@@ -153,7 +155,7 @@ def _to_blocks(tensor: Tensor, fmt: AclFormat) -> FormattedTensor:
     if tensor.dim() not in (2, 3) or size not in _CARRIER:
         raise LayoutError(
             f"cannot cast shape {list(tensor.shape)} of {tensor.dtype} to {fmt.name}; "
-            "wanted a matrix or a stack of matrices with elements of 1, 2 or 4 bytes."
+            "expected a matrix or a stack of matrices with elements of 1, 2 or 4 bytes."
         )
     carrier = tensor.detach().contiguous().view(_CARRIER[size])
     return FormattedTensor(to_nz(carrier, block_columns(fmt, size)).view(tensor.dtype), fmt, tensor.shape)

@@ -63,7 +63,9 @@ class FormattedTensor(Tensor):
     def data(self, value: Tensor) -> None:
         # torch's own setter would replace shape and dtype and leave `stored` as it was.
         if not isinstance(value, FormattedTensor) or (value.shape, value.dtype) != (self.shape, self.dtype):
-            raise LayoutError(f"data of {self!r} cannot become {_text(value)}; wanted a formatted tensor of that kind.")
+            raise LayoutError(
+                f"data of {self!r} cannot become {_text(value)}; expected a formatted tensor of that kind."
+            )
         self.stored, self.acl_format = value.stored, value.acl_format
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[int]]:
@@ -128,7 +130,7 @@ def _copy_into(target: Tensor, source: Tensor, non_blocking: bool = False) -> Te
         (target.acl_format, target.shape, target.dtype) != (source.acl_format, source.shape, source.dtype)
     ):
         raise LayoutError(
-            f"copy_ of {_text(source)} into {_text(target)}: wanted one format, shape and dtype on both sides."
+            f"copy_ of {_text(source)} into {_text(target)}: expected one format, shape and dtype on both sides."
         )
     target.stored.copy_(source.stored, non_blocking)
     return target

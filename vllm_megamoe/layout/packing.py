@@ -17,7 +17,7 @@ def pack_nibbles(codes: Tensor) -> Tensor:
         LayoutError: C is odd.
     """
     if codes.shape[-1] % 2:
-        raise LayoutError(f"cannot pack {codes.shape[-1]} 4-bit elements into bytes; wanted an even number.")
+        raise LayoutError(f"cannot pack {codes.shape[-1]} 4-bit elements into bytes; expected an even number.")
     return (codes[..., 0::2] & 0x0F) | (codes[..., 1::2] << 4)
 
 
@@ -53,7 +53,7 @@ def as_int32(packed: Tensor) -> Tensor:
         LayoutError: C is no multiple of 8.
     """
     if packed.shape[-1] % 4:
-        raise LayoutError(f"{2 * packed.shape[-1]} INT4 elements do not fill int32 words; wanted a multiple of 8.")
+        raise LayoutError(f"{2 * packed.shape[-1]} INT4 elements do not fill int32 words; expected a multiple of 8.")
     return packed.view(torch.int32)
 
 
@@ -75,7 +75,7 @@ def to_uint64(scale: Tensor) -> Tensor:
         LayoutError: another dtype, whose bits would be another number.
     """
     if scale.dtype != torch.float32:
-        raise LayoutError(f"channel scales have dtype {scale.dtype}; wanted float32, widened before the bit-cast.")
+        raise LayoutError(f"channel scales have dtype {scale.dtype}; expected float32, widened before the bit-cast.")
     return scale.contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
 
 
@@ -87,7 +87,7 @@ def from_uint64(words: Tensor) -> Tensor:
     """
     if words.dtype not in (torch.int64, torch.uint64):
         raise LayoutError(
-            f"channel scales have dtype {words.dtype}; wanted uint64 (or int64): "
+            f"channel scales have dtype {words.dtype}; expected uint64 (or int64): "
             "scale.view(torch.int32).to(torch.int64).view(torch.uint64) of the float32 scale."
         )
     return words.contiguous().view(torch.float32)[..., 0::2].contiguous()

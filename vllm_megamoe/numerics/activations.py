@@ -54,21 +54,21 @@ class Activation:
 
         Raises:
             ValueError: an unknown activation or parameter, a negative or NaN clamp, a parameter that is not finite, or
-                one of `situglu` that is not above 0 (operator_readme.txt; HEAD's tiling refuses only 0).
+                one of `situglu` that is not above 0 (operator_readme.txt; HEAD's tiling rejects only 0).
         """
         if activation not in _KEYS:
-            raise ValueError(f"activation={activation!r}; wanted one of {', '.join(get_args(Name))}.")
+            raise ValueError(f"activation={activation!r}; expected one of {', '.join(get_args(Name))}.")
         given = dict(activation_params or {})
         if unknown := sorted(set(given) - _KEYS[activation]):
             allowed = ", ".join(sorted(_KEYS[activation])) or "none"
             raise ValueError(f"activation_params has {unknown}; {activation} takes {allowed}.")
         if activation_clamp is not None and not activation_clamp >= 0:
-            raise ValueError(f"activation_clamp={activation_clamp!r}; wanted a number of at least 0, or None.")
+            raise ValueError(f"activation_clamp={activation_clamp!r}; expected a number of at least 0, or None.")
         params = {**_DEFAULTS.get(activation, {}), **given}
         for key, value in params.items():
             if not _is_finite(value) or (activation == "situglu" and value <= 0):
-                wanted = "finite number above 0" if activation == "situglu" else "finite number"
-                raise ValueError(f"activation_params[{key!r}]={value!r}; {activation} wants a {wanted}.")
+                expected = "finite number above 0" if activation == "situglu" else "finite number"
+                raise ValueError(f"activation_params[{key!r}]={value!r}; {activation} wants a {expected}.")
         clamp = FLT_MAX if activation_clamp is None else activation_clamp
         # 0 means "no clamp" (both documents); situglu has none.
         limit = None if clamp == 0 or activation == "situglu" else clamp

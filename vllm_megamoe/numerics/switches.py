@@ -40,4 +40,4 @@ class Numerics:
         for name, field in self.__dataclass_fields__.items():
             value, known = getattr(self, name), get_args(field.type)
             if value not in known:
-                raise ConfigError(f"numerics: {name}={value!r}; wanted one of {', '.join(known)}.")
+                raise ConfigError(f"numerics: {name}={value!r}; expected one of {', '.join(known)}.")

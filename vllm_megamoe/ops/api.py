@@ -133,7 +133,7 @@ def mega_moe(
 
     Raises:
         ValueError: an unknown activation or parameter.
-        OperatorError: a call that the operator refuses; the message names the argument, its value and the rule.
+        OperatorError: a call that the operator rejects; the message names the argument, its value and the rule.
         PeerError: another rank is missing, out of step, configured differently, or failed in its call.
     """
     arguments: dict[str, Any] = {

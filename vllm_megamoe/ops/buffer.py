@@ -102,7 +102,7 @@ class SymmBuffer:
         return self.siblings[min(self.siblings)].created if self.siblings else None
 
     def destroy(self) -> None:
-        """Give the buffer back; a second call does nothing. Later operator calls with it are refused."""
+        """Give the buffer back; a second call does nothing. Later operator calls with it are rejected."""
         self.old_slots = None
         if self.siblings.get(self.number) is self:
             del self.siblings[self.number]

@@ -26,7 +26,7 @@ def _timeout() -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ConfigError(f"{TIMEOUT_VARIABLE}={text!r}; wanted a number of seconds above 0, such as 300.")
+        raise ConfigError(f"{TIMEOUT_VARIABLE}={text!r}; expected a number of seconds above 0, such as 300.")
     return seconds
 
 
@@ -54,12 +54,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
-            raise ConfigError(f"backend={self.backend!r}; wanted one of {', '.join(get_args(Backend))}.")
+            raise ConfigError(f"backend={self.backend!r}; expected one of {', '.join(get_args(Backend))}.")
         find_profile(self.profile, self.topology)
         if self.backend != "cpu":
             choose_profile(self.profile)
         if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s!r}; wanted a number of seconds above 0.")
+            raise ConfigError(f"timeout_s={self.timeout_s!r}; expected a number of seconds above 0.")
 
     @property
     def found_profile(self) -> Profile:

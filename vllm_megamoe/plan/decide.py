@@ -77,7 +77,7 @@ def _capacity(
     def receive(tokens: int, limit: int) -> int:
         if limit or use_case is not UseCase.A8W4_INT or factor < 2:
             return limit
-        # The combine of W4A8 counts packed rows there, two for each token; 0 would not do (op 9aa8113f8 mends it).
+        # The combine of W4A8 counts packed rows there, two for each token; 0 would not do (op 9aa8113f8 fixes it).
         return factor * bound_of(tokens)
 
     def workspace(tokens: int, limit: int) -> int:
@@ -106,16 +106,16 @@ def _capacity(
 
 
 def _budget(options: Options, least: int) -> Violation:
-    wanted = f"at least {math.ceil(1000 * least / GIB) / 1000:.3f}"
+    expected = f"at least {math.ceil(1000 * least / GIB) / 1000:.3f}"
     got = f"workspace_budget_gib = {options.workspace_budget_gib:g}"
-    return Violation("options", got, wanted, "Raise workspace_budget_gib, or use more ranks.")
+    return Violation("options", got, expected, "Raise workspace_budget_gib, or use more ranks.")
 
 
-def _receive(options: Options, wanted: str, bound: int) -> Violation:
+def _receive(options: Options, expected: str, bound: int) -> Violation:
     remedy = f"Set it to 0 or {bound}"
     if options.max_recv_token_num < bound:
         remedy += ", lower --max-num-batched-tokens, or accept lost rows with allow_token_drop"
-    return Violation("options", f"max_recv_token_num = {options.max_recv_token_num}", wanted, f"{remedy}.")
+    return Violation("options", f"max_recv_token_num = {options.max_recv_token_num}", expected, f"{remedy}.")
 
 
 def _plan(
@@ -161,5 +161,7 @@ def _window(engine: EngineFacts, profile: Profile, needed: int | None) -> list[V
     have = engine.hccl_buffsize_mb
     if needed is None or have is None or have >= needed:
         return []
-    wanted = f"at least {needed} (MB of one half of the communicator's window; op tiling arch22, ccl_buffer_size)"
-    return [Violation(profile.name, f"HCCL_BUFFSIZE={have}", wanted, f"Set HCCL_BUFFSIZE={needed} in the environment.")]
+    expected = f"at least {needed} (MB of one half of the communicator's window; op tiling arch22, ccl_buffer_size)"
+    return [
+        Violation(profile.name, f"HCCL_BUFFSIZE={have}", expected, f"Set HCCL_BUFFSIZE={needed} in the environment.")
+    ]

@@ -72,8 +72,10 @@ class Options(BaseModel):
         """As `parse`, but return what is wrong as sentences beside the options that are right."""
         section = additional_config.get(KEY, {}) if isinstance(additional_config, Mapping) else {}
         if not isinstance(section, Mapping):
-            wanted = f'an object such as {{"use_case": "auto"}}; options: {", ".join(cls.model_fields)}'
-            return cls(), [f"additional_config[{KEY!r}] is {section!r} ({type(section).__name__}); wanted {wanted}."]
+            expected = f'an object such as {{"use_case": "auto"}}; options: {", ".join(cls.model_fields)}'
+            return cls(), [
+                f"additional_config[{KEY!r}] is {section!r} ({type(section).__name__}); expected {expected}."
+            ]
         try:
             return cls.model_validate(dict(section)), []
         except ValidationError as error:

@@ -57,9 +57,9 @@ def plan_padding(layer: MoeFacts, profile: Profile, options: Options) -> tuple[P
     found: list[Violation] = []
     padded_hidden = limits.hidden.value.at_least(hidden)
     if padded_hidden is None:
-        wanted = f"{limits.hidden.value} ({limits.hidden.source})"
+        expected = f"{limits.hidden.value} ({limits.hidden.source})"
         remedy = "Serve this model without --quantization megamoe."
-        found.append(Violation(layer.name, f"hidden = {hidden}", wanted, remedy))
+        found.append(Violation(layer.name, f"hidden = {hidden}", expected, remedy))
     padded_width = limits.intermediate.value.at_least(width)
     if padded_width is None:
         found.append(_too_wide(layer, limits))
@@ -69,8 +69,8 @@ def plan_padding(layer: MoeFacts, profile: Profile, options: Options) -> tuple[P
     if padding.overhead > options.max_padding_overhead:
         enough = math.ceil(padding.overhead * 100) / 100
         remedy = f"Set max_padding_overhead to {enough:.2f} to pay for it, or choose another profile."
-        wanted = f"at most {options.max_padding_overhead:.0%} (max_padding_overhead)"
-        found.append(Violation(layer.name, f"needs zero-padding: {padding}", wanted, remedy))
+        expected = f"at most {options.max_padding_overhead:.0%} (max_padding_overhead)"
+        found.append(Violation(layer.name, f"needs zero-padding: {padding}", expected, remedy))
     return padding, found
 
 
@@ -83,8 +83,8 @@ def _too_wide(layer: MoeFacts, limits: Limits) -> Violation:
             f": each expert would have to be split into {parts} of {width}, which makes {layer.num_experts * parts} "
             f"experts and topk {layer.topk * parts}, and that conversion does not exist"
         )
-    wanted = f"{limits.intermediate.value} ({limits.intermediate.source})"
-    return Violation(layer.name, f"intermediate_hidden = {layer.intermediate_hidden}", wanted, remedy + ".")
+    expected = f"{limits.intermediate.value} ({limits.intermediate.source})"
+    return Violation(layer.name, f"intermediate_hidden = {layer.intermediate_hidden}", expected, remedy + ".")
 
 
 def split_needed(intermediate: int, topk: int, limits: Limits) -> tuple[int, int] | None:

@@ -58,7 +58,7 @@ def make_plan(
         ConfigError: with every violated rule of every layer and its remedy.
     """
     plan, found = draft_plan(engine, layers, options)
-    _refuse([*wrong_options, *map(str, found)])
+    _reject([*wrong_options, *map(str, found)])
     return plan
 
 
@@ -94,7 +94,7 @@ def _merge(found: Iterable[Violation]) -> list[Violation]:
     """Say a rule once that many layers break, with the first of them and their number."""
     places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for violation in found:
-        where = places[violation.got, violation.wanted, violation.remedy]
+        where = places[violation.got, violation.expected, violation.remedy]
         if violation.where not in where:
             where.append(violation.where)
     return [
@@ -103,7 +103,7 @@ def _merge(found: Iterable[Violation]) -> list[Violation]:
     ]
 
 
-def _refuse(sentences: list[str]) -> None:
+def _reject(sentences: list[str]) -> None:
     if sentences:
         lines = [f"--quantization megamoe cannot serve this, {len(sentences)} rule(s) violated:"]
         lines += [f"  {i}. {sentence}" for i, sentence in enumerate(sentences, 1)]

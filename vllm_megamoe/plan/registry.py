@@ -33,18 +33,18 @@ def register_model_facts(architecture: str, fn: ReadFacts) -> None:
     """
     if not isinstance(architecture, str) or not architecture:
         raise ConfigError(
-            f"register_model_facts: architecture = {architecture!r}; wanted the name that config.json lists under "
+            f"register_model_facts: architecture = {architecture!r}; expected the name that config.json lists under "
             "architectures. Pass it as a string."
         )
     if not callable(fn):
         raise ConfigError(
-            f"register_model_facts({architecture!r}): fn is {type(fn).__name__}; wanted a function of the config that "
-            "returns MoeFacts. Pass the function itself."
+            f"register_model_facts({architecture!r}): fn is {type(fn).__name__}; expected a function of the config "
+            "that returns MoeFacts. Pass the function itself."
         )
     if _TAUGHT.get(architecture, fn) is not fn:
         raise ConfigError(
             f"register_model_facts({architecture!r}): this architecture has a function already, "
-            f"{_TAUGHT[architecture]!r}; wanted one. Register it in one place."
+            f"{_TAUGHT[architecture]!r}; expected one. Register it in one place."
         )
     _TAUGHT[architecture] = fn
 
@@ -68,8 +68,8 @@ def _load_entry_points() -> None:
             point.load()()
         except Exception as error:
             raise ConfigError(
-                f"entry point {point.name!r} = {point.value!r} of {ENTRY_POINTS}: {error!r}; wanted a function without "
-                "arguments that calls register_model_facts. Mend or uninstall its package."
+                f"entry point {point.name!r} = {point.value!r} of {ENTRY_POINTS}: {error!r}; expected a function "
+                "without arguments that calls register_model_facts. Fix or uninstall its package."
             ) from error
 
 
@@ -80,7 +80,7 @@ def _call(architecture: str, fn: ReadFacts, config: Mapping[str, Any]) -> tuple[
         raise
     except Exception as error:
         raise ConfigError(
-            f"The function registered for {architecture!r} failed: {error!r}; wanted MoeFacts for this config. Mend "
+            f"The function registered for {architecture!r} failed: {error!r}; expected MoeFacts for this config. Fix "
             "it, or correct the config."
         ) from error
 
@@ -97,6 +97,6 @@ def _checked(architecture: str, result: object) -> tuple[MoeFacts, ...]:
 
 def _wrong(architecture: str, got: str) -> ConfigError:
     return ConfigError(
-        f"The function registered for {architecture!r} returned {got}; wanted an iterable of MoeFacts, one per MoE "
+        f"The function registered for {architecture!r} returned {got}; expected an iterable of MoeFacts, one per MoE "
         "layer. Return a list, empty for a dense model."
     )

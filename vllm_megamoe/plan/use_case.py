@@ -26,7 +26,7 @@ class UseCaseChoice:
     Attributes:
         use_case: as chosen.
         loss: rms error of the conversion, empty for an exact one.
-        wrong: (got, wanted, remedy) for each rule that it breaks.
+        wrong: (got, expected, remedy) for each rule that it breaks.
     """
 
     use_case: UseCase

@@ -7,20 +7,20 @@ from vllm_megamoe.profiles.facts import Broken
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: where, what came, what was wanted, what to do."""
+    """One broken rule: where, what came, what was expected, what to do."""
 
     where: str
     got: str
-    wanted: str
+    expected: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.got}; wanted {self.wanted}. {self.remedy}"
+        return f"{self.where}: {self.got}; expected {self.expected}. {self.remedy}"
 
 
 def of_product(profile: str, broken: Broken) -> Violation:
     """A rule of the product, as the plan says it."""
-    wanted = f"{broken.wanted} ({broken.source})"
+    expected = f"{broken.expected} ({broken.source})"
     if broken.silent:
-        wanted += f"; the device would not refuse: {broken.silent}"
-    return Violation(profile, f"{broken.argument}={broken.value}", wanted, broken.remedy)
+        expected += f"; the device would not reject: {broken.silent}"
+    return Violation(profile, f"{broken.argument}={broken.value}", expected, broken.remedy)

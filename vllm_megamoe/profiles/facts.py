@@ -112,16 +112,16 @@ class Broken:
     Attributes:
         argument: name in the public signature.
         value: what came, as it is printed.
-        wanted: the rule, as the end of a sentence that begins with "wanted".
+        expected: the rule, as the end of a sentence that begins with "expected".
         source: document or file that the rule comes from.
         remedy: what the caller can do, a sentence.
-        silent: empty where the device's own host checks refuse; else what the device would do without a word.
+        silent: empty where the device's own host checks reject; else what the device would do without a word.
         rule: id of the rule.
     """
 
     argument: str
     value: str
-    wanted: str
+    expected: str
     source: str
     remedy: str
     silent: str = ""

@@ -62,9 +62,9 @@ def find_profile(name: str, topology: str = "auto") -> Profile:
                 f"profile={name!r}: the operator mega_moe does not exist on this product (operator_readme.txt and "
                 f"torch_api.txt, supported products: Atlas A2, Atlas A3, Ascend 950). Choose one of {known}."
             )
-        raise ConfigError(f"profile={name!r}; wanted one of {known}.")
+        raise ConfigError(f"profile={name!r}; expected one of {known}.")
     if topology not in ("auto", "mte", "urma"):
-        raise ConfigError(f"topology={topology!r}; wanted 'auto', 'mte' or 'urma'.")
+        raise ConfigError(f"topology={topology!r}; expected 'auto', 'mte' or 'urma'.")
     if name == "none":
         return Profile("none", "none", "none", "urma" if topology == "urma" else "mte")
     product, revision = name.split("@")

@@ -1,9 +1,9 @@
-"""A stand-in for `torch_npu` and `cann_ops_transformer` on the CPU, stricter than a device and as treacherous.
+"""A stand-in for `torch_npu` and `cann_ops_transformer` on the CPU, stricter than a device, with its silent faults.
 
     device, npu           the two modules, for one product and revision
     package               what the wrapper's Python looks like: release 9.1.0 and the newer source
     arguments, describe   a call below the wrapper, and as the host checks see it
-    host_checks           what the device refuses
+    host_checks           what the device rejects
     communicator, memory, context   where rows land, and who shares it
     kernel                what a call computes, with the device's silent faults
     deviations            faults that can be switched on

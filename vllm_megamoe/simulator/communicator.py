@@ -118,7 +118,7 @@ class Communicator:
         self.window = Memory(group, 1, _UNTOUCHED)
         self.own: Memory | None = None
 
-    def open(self, wanted_bytes: int) -> tuple[Tensor, int, Memory | None]:
+    def open(self, expected_bytes: int) -> tuple[Tensor, int, Memory | None]:
         """What a new buffer gets: context, ccl_buffer_size, and the memory that it must free.
 
         On 950 the engine's context is cached under the group's name: a second buffer finds the first one's, takes
@@ -130,7 +130,7 @@ class Communicator:
         if self.own is not None:
             return no_context(), self.window_bytes, None
         self.own = Memory(self.group, 1, _CLEARED)
-        return make_context(rank, ranks, self.own.address), wanted_bytes, self.own
+        return make_context(rank, ranks, self.own.address), expected_bytes, self.own
 
 
 class Communicators:

@@ -2,7 +2,7 @@
 
 A call as the host checks see it: element types, formats and sizes read off the tensors (op csrc, mega_moe.cpp).
 
-The device's own host checks: what they refuse comes as RuntimeError, what they miss goes through.
+The device's own host checks: what they reject comes as RuntimeError, what they miss goes through.
 
 Rules of the product that the device breaks in silence are left out here: the simulated kernel shows what comes of them.
 """
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclDtype, AclFormat, dtype_of, format_for_packed, normalise_dtype
+from vllm_megamoe.acl import AclDtype, AclFormat, format_for_packed
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.cast import format_of
+from vllm_megamoe.layout.dtypes import dtype_of, normalise_dtype
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
@@ -225,5 +226,5 @@ def _raise_first(profile: Profile, broken: Iterable[Broken]) -> None:
     for rule in broken:
         if not rule.silent:
             raise RuntimeError(
-                f"[{profile.name} simulated] {rule.argument}={rule.value}; wanted {rule.wanted} ({rule.source})"
+                f"[{profile.name} simulated] {rule.argument}={rule.value}; expected {rule.expected} ({rule.source})"
             )

@@ -16,7 +16,7 @@ from vllm.transformers_utils import config as vllm_configs
 
 
 class NoKernel(FusedMoEMethodBase):
-    """A method that holds no weights: vLLM's own one for the CPU refuses activations that it has no kernel for."""
+    """A method that holds no weights: vLLM's own one for the CPU rejects activations that it has no kernel for."""
 
     def create_weights(self, *arguments: Any, **named: Any) -> None:
         pass

@@ -97,23 +97,23 @@ def test_a_factor_of_one_stands_nowhere(factor: float | None, on_output: bool) -
     ],
 )
 def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=f"config.json: {named}; wanted"):
+    with pytest.raises(ConfigError, match=f"config.json: {named}; expected"):
         numbers("Qwen3MoeForCausalLM", **keys)
 
 
 @pytest.mark.parametrize(
     ("architecture", "keys", "named"),
     [
-        ("Qwen3MoeForCausalLM", {"num_hidden_layers": 2**40}, "1099511627776 decoder layers; wanted at most 10000"),
+        ("Qwen3MoeForCausalLM", {"num_hidden_layers": 2**40}, "1099511627776 decoder layers; expected at most 10000"),
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": -1}, "-1 decoder layers"),
         ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2**40}, "1099511627776 draft layers"),
-        ("DeepseekV3ForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0; wanted a whole number from 1"),
+        ("DeepseekV3ForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0; expected a whole number from 1"),
         ("SarvamMLAForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0"),
         ("Ernie4_5_MoeForCausalLM", {"moe_layer_interval": 0, "moe_k": 2}, "moe_layer_interval = 0"),
         ("JambaForCausalLM", {"expert_layer_period": 0}, "expert_layer_period = 0"),
         ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("nan")}, "routed_scaling_factor = nan"),
         ("DeepseekV3ForCausalLM", {"routed_scaling_factor": float("inf")}, "routed scaling factor is inf"),
-        ("DeepseekV4ForCausalLM", {"swiglu_limit": -10}, "swiglu_limit = -10.0; wanted a clamp above 0"),
+        ("DeepseekV4ForCausalLM", {"swiglu_limit": -10}, "swiglu_limit = -10.0; expected a clamp above 0"),
         ("DeepseekV3ForCausalLM", {"n_shared_experts": -1}, "mlp.experts are -48 wide"),
         ("Step3p5ForCausalLM", {"moe_top_k": 2, "swiglu_limits": [0, 7, "no"] * 3}, r"swiglu_limits\[2\] = 'no'"),
     ],

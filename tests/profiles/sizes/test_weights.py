@@ -83,5 +83,5 @@ def test_scales_and_biases_of_one_expert() -> None:
 
 
 def test_an_unknown_use_case_is_named() -> None:
-    with pytest.raises(ConfigError, match="'fp8'; wanted one of a16w16"):
+    with pytest.raises(ConfigError, match="'fp8'; expected one of a16w16"):
         weight_bytes("fp8", 1, 1024, 512)

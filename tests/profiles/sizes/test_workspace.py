@@ -188,10 +188,10 @@ def test_receive_bounds() -> None:
     assert received_rows(A3[0], make(16, 256, 4096, 8, 7168, max_recv_token_num=99), 512) == 99
 
 
-def test_other_products_use_cases_are_refused_by_name() -> None:
+def test_other_products_use_cases_are_rejected_by_name() -> None:
     buffer = make(16, 256, 128, 8, 7168, 4)
     with pytest.raises(ConfigError, match=r"a8w8-fp.*a3@9.1.*runs on 950"):
         workspace_bytes(A3[0], buffer, intermediate_hidden=2048, use_case="a8w8-fp")
-    with pytest.raises(ConfigError, match="'w8'; wanted one of a16w16, a8w8-int"):
+    with pytest.raises(ConfigError, match="'w8'; expected one of a16w16, a8w8-int"):
         workspace_bytes(A3[0], buffer, intermediate_hidden=2048, use_case="w8")
     assert workspace_bytes(find_profile("none"), buffer, intermediate_hidden=2048, use_case="a16w16") == 0

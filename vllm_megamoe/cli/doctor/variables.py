@@ -19,8 +19,8 @@ def _profile(text: str) -> str:
 
 
 def _product(text: str) -> str:
-    wanted = ", ".join(name for name in PROFILE_NAMES if name != "none")
-    return "" if text in PROFILE_NAMES[1:] else f"Set one of {wanted}, or unset it."
+    expected = ", ".join(name for name in PROFILE_NAMES if name != "none")
+    return "" if text in PROFILE_NAMES[1:] else f"Set one of {expected}, or unset it."
 
 
 def _seconds(text: str) -> str:

@@ -43,7 +43,7 @@ def read_profiles(text: str) -> tuple[str, ...]:
             meant = f"; did you mean {near[0]}?" if near else "."
             raise ConfigError(f"--compare: {name!r} is no profile{meant} Profiles: {', '.join(PROFILE_NAMES)}, or all.")
     if not names:
-        raise ConfigError(f"--compare names no profile; wanted some of {', '.join(PROFILE_NAMES)}, or all.")
+        raise ConfigError(f"--compare names no profile; expected some of {', '.join(PROFILE_NAMES)}, or all.")
     return names
 
 

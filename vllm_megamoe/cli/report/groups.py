@@ -90,10 +90,10 @@ def usual_size(legal: tuple[int, ...], profile: Profile) -> int:
 
 
 def make_groups(plan: Plan, layers: Sequence[MoeFacts]) -> tuple[GroupReport, ...]:
-    """Planned layers by their plans, refused ones by their facts; in the order of their first layer."""
+    """Planned layers by their plans, rejected ones by their facts; in the order of their first layer."""
     planned = {layer.facts.name for layer in plan.layers}
     groups = [(kind[0].facts.name, _planned(kind)) for kind in kinds(plan.layers)]
-    groups += [(alike[0].name, _refused(alike, plan.engine.ep_size)) for alike in _alike(layers, planned)]
+    groups += [(alike[0].name, _rejected(alike, plan.engine.ep_size)) for alike in _alike(layers, planned)]
     order = {layer.name: place for place, layer in enumerate(layers)}
     return tuple(group for _, group in sorted(groups, key=lambda item: order[item[0]]))
 
@@ -123,7 +123,7 @@ def _planned(layers: list[LayerPlan]) -> GroupReport:
     )
 
 
-def _refused(layers: list[MoeFacts], ep_size: int) -> GroupReport:
+def _rejected(layers: list[MoeFacts], ep_size: int) -> GroupReport:
     numbers = number_runs(layer.index for layer in layers) or layers[0].name
     return _of_facts(layers[0], numbers, len(layers), ep_size)
 
@@ -139,7 +139,7 @@ def _of_facts(facts: MoeFacts, numbers: str, count: int, ep_size: int) -> GroupR
         topk=facts.topk,
         hidden=facts.hidden,
         intermediate_hidden=facts.intermediate_hidden,
-        runs="refused",
+        runs="rejected",
     )
 
 

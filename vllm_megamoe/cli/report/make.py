@@ -93,8 +93,8 @@ def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None
     if not model.layers:
         return _without_experts(model, setting), None
     plan, violations = draft_plan(setting.engine, model.layers, setting.options)
-    wrong = [ViolationReport(where="options", got=text, wanted="", remedy="") for text in setting.wrong_options]
-    wrong += [ViolationReport(where=v.where, got=v.got, wanted=v.wanted, remedy=v.remedy) for v in violations]
+    wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
+    wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     line, steps = _command(model, setting, plan, request.draft)
     report = PlanReport(
         model=model.name,

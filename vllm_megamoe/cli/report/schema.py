@@ -112,7 +112,7 @@ class GroupReport(_Part):
         draft: whether they belong to a draft or MTP model.
         format: name of the experts' format.
         num_experts, experts_per_rank, topk, hidden, intermediate_hidden: the model's own sizes.
-        runs: `mega_moe`, or `refused` where no plan of them exists; all that follows is null then.
+        runs: `mega_moe`, or `rejected` where no plan of them exists; all that follows is null then.
         use_case, loss: operator scenario, and the error of a lossy conversion (empty for an exact one).
     """
 
@@ -125,7 +125,7 @@ class GroupReport(_Part):
     topk: int
     hidden: int
     intermediate_hidden: int
-    runs: Literal["mega_moe", "refused"]
+    runs: Literal["mega_moe", "rejected"]
     use_case: str | None = None
     loss: str | None = None
     activation: ActivationReport | None = None
@@ -172,11 +172,11 @@ class WireReport(_Part):
 
 
 class ViolationReport(_Part):
-    """A violated rule: where, what came, what was wanted, what to do."""
+    """A violated rule: where, what came, what was expected, what to do."""
 
     where: str
     got: str
-    wanted: str
+    expected: str
     remedy: str
 
 

@@ -77,12 +77,12 @@ class ServeLine:
         text = self.value(name)
         if text is None:
             if any(flag.name == name for flag in self.flags):
-                raise ConfigError(f"--{name} has no value in the command line; wanted a number from 1 behind it.")
+                raise ConfigError(f"--{name} has no value in the command line; expected a number from 1 behind it.")
             return default
         factor = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}.get(text[-1:], 0)
         digits = text[:-1] if factor else text
         if not digits.isdecimal() or int(digits) < 1:
-            raise ConfigError(f"--{name} {text!r} in the command line; wanted a number from 1.")
+            raise ConfigError(f"--{name} {text!r} in the command line; expected a number from 1.")
         return int(digits) * (factor or 1)
 
     def additional_config(self) -> dict[str, Any]:
@@ -104,11 +104,11 @@ def _json_object(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"--additional-config {text!r} is not JSON ({error.msg} at character {error.pos}); wanted an object, as "
+            f"--additional-config {text!r} is not JSON ({error.msg} at character {error.pos}); expected an object, as "
             '\'{"megamoe": {"profile": "a3@9.1"}}\', in single quotes.'
         ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"--additional-config {text!r} is {type(found).__name__}; wanted a JSON object.")
+        raise ConfigError(f"--additional-config {text!r} is {type(found).__name__}; expected a JSON object.")
     return found
 
 
@@ -123,7 +123,7 @@ def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for key in path[:-1]:
         below = target.setdefault(key, {})
         if not isinstance(below, dict):
-            raise ConfigError(f"--additional-config.{'.'.join(path)}: {key!r} holds {below!r}; wanted an object.")
+            raise ConfigError(f"--additional-config.{'.'.join(path)}: {key!r} holds {below!r}; expected an object.")
         target = below
     target[path[-1]] = value
 

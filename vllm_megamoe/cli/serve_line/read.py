@@ -146,7 +146,7 @@ def _split(text: str) -> list[str]:
         return shlex.split(re.sub(r"\\\r?\n", " ", text))
     except ValueError as error:
         raise ConfigError(
-            f"The command line cannot be split into words: {error}. Wanted quotes that close, {_EXAMPLE}."
+            f"The command line cannot be split into words: {error}. Expected quotes that close, {_EXAMPLE}."
         ) from error
 
 
@@ -162,7 +162,7 @@ def _find_command(words: list[str]) -> tuple[int, list[str]]:
             and re.fullmatch(r"vllm\..*api_server", module)
         ):
             return start, words[start : start + 3]
-    raise ConfigError(f"The command line starts no vLLM server; wanted one line {_EXAMPLE}.")
+    raise ConfigError(f"The command line starts no vLLM server; expected one line {_EXAMPLE}.")
 
 
 def _front(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -175,7 +175,7 @@ def _front(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
             environment.append((found["name"], found["value"]))
         elif before and (_OPERATOR.fullmatch(word) or word.endswith(";")):
             raise ConfigError(
-                f"The command line has another command in front of vLLM's ({' '.join([*before, word])}); wanted one "
+                f"The command line has another command in front of vLLM's ({' '.join([*before, word])}); expected one "
                 f"line {_EXAMPLE}. Leave the others out."
             )
         elif word not in _SHELL_WORDS and not _OPERATOR.fullmatch(word):

@@ -57,7 +57,7 @@ def group_rows(group: GroupReport) -> Iterator[Row]:
     draft = " (draft)" if group.draft else ""
     short = len(group.layers) <= _SHORT
     name = f"layers {group.layers}{draft}" if short else f"{group.count} layers{draft}"
-    if group.runs == "refused":
+    if group.runs == "rejected":
         yield name, f"not planned, experts are {group.format}"
     else:
         loss = f", lossy: {group.loss} of the rms" if group.loss else ""
@@ -141,5 +141,5 @@ def wire_rows(wire: WireReport) -> Iterator[Row]:
 
 def violation_text(violation: ViolationReport) -> str:
     """A violated rule as sentences."""
-    wanted = f"; wanted {violation.wanted}." if violation.wanted else ""
-    return f"{violation.where}: {violation.got}{wanted} {violation.remedy}".strip()
+    expected = f"; expected {violation.expected}." if violation.expected else ""
+    return f"{violation.where}: {violation.got}{expected} {violation.remedy}".strip()

@@ -1,4 +1,4 @@
-"""Thin adapter to `cann_ops_transformer.ops`: passes on what the installed revision takes, refuses the rest by name.
+"""Thin adapter to `cann_ops_transformer.ops`: passes on what the installed revision takes, rejects the rest by name.
 
 The public arguments are those of the newest revision. Older ones lack some; an argument they lack is left out while it
 has its default, since that is what they do anyway.
@@ -89,16 +89,16 @@ def create_buffer(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, An
     """
     if group is None or isinstance(group, str):
         raise OperatorError(
-            f"get_symm_buffer_for_mega_moe: group={group!r}; wanted the torch.distributed process group (backend hccl) "
-            "of the communicator. A single NPU needs a group too; for one process without NPU take "
+            f"get_symm_buffer_for_mega_moe: group={group!r}; expected the torch.distributed process group (backend "
+            "hccl) of the communicator. A single NPU needs a group too; for one process without NPU take "
             "settings(backend='cpu')."
         )
     given = dict(arguments)
     given["dispatch_quant_out_dtype"] = _out_dtype(given["dispatch_quant_out_dtype"])
-    wanted = _sayable("get_symm_buffer_for_mega_moe", given, installed().create_names)
+    expected = _sayable("get_symm_buffer_for_mega_moe", given, installed().create_names)
     with checked_creation(group, sizes, given):
         make_communicator(group)
-        return remember(installed().create(group, *sizes, **wanted))
+        return remember(installed().create(group, *sizes, **expected))
 
 
 def make_communicator(group: Any) -> None:
@@ -127,13 +127,13 @@ def call(
     """
     if not hasattr(sym_buffer, "ccl_buffer_size"):
         raise OperatorError(
-            f"mega_moe: sym_buffer is a {type(sym_buffer).__name__}; wanted what get_symm_buffer_for_mega_moe returned."
+            f"mega_moe: sym_buffer is a {type(sym_buffer).__name__}; expected that of get_symm_buffer_for_mega_moe."
         )
     given = {name: _as_list(value) if name in _LISTS else value for name, value in arguments.items()}
     l1, l2 = _as_list(l1_weights), _as_list(l2_weights)
     check_call(x, topk_weights, (l1, l2), sym_buffer, given)
-    wanted = _sayable("mega_moe", _without_repeats(given, installed().run_names), installed().run_names)
-    y, counts = installed().run(x, topk_ids, topk_weights, l1, l2, sym_buffer, **wanted)
+    expected = _sayable("mega_moe", _without_repeats(given, installed().run_names), installed().run_names)
+    y, counts = installed().run(x, topk_ids, topk_weights, l1, l2, sym_buffer, **expected)
     return y, counts
 
 
@@ -160,8 +160,8 @@ def _sayable(function: str, arguments: Mapping[str, Any], names: frozenset[str])
     if lacking:
         values = ", ".join(f"{name}={_shown(arguments[name])}" for name in lacking)
         raise OperatorError(
-            f"{function}: {values}; wanted the default, because {PACKAGE}.{function} of this installation has no such "
-            f"argument (it has {', '.join(sorted(names))}). Install a newer operator package, or leave it out."
+            f"{function}: {values}; expected the default, because {PACKAGE}.{function} of this installation has no "
+            f"such argument (it has {', '.join(sorted(names))}). Install a newer operator package, or leave it out."
         )
     return {name: value for name, value in arguments.items() if name in names}
 

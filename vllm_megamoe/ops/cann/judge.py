@@ -2,8 +2,8 @@
 
 The profile's rules before the operator's own package is called: from metadata of the tensors, no device is asked.
 
-They apply when a profile is set. What the package refuses anyway comes here with a remedy, what the device gets wrong
-without a word is refused at all.
+They apply when a profile is set. What the package rejects anyway comes here with a remedy, what the device gets wrong
+without a word is rejected at all.
 """
 
 import weakref
@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclFormat, normalise_dtype
+from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.layout.cast import format_of
-from vllm_megamoe.ops.refusal import is_capturing, refusal, type_name
+from vllm_megamoe.layout.dtypes import normalise_dtype
+from vllm_megamoe.ops.rejection import is_capturing, rejection, type_name
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.ops.twin.checks.profile import raise_broken
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
@@ -49,7 +50,7 @@ def tensor_call_facts(
     for name in ("shared_l1_bias", "shared_l2_bias"):
         if arguments[name]:
             source = "operator_readme.txt, sharedBias1 and sharedBias2"
-            raise refusal(name, "given", "None: shared experts take no bias", source, "Pass None.")
+            raise rejection(name, "given", "None: shared experts take no bias", source, "Pass None.")
     shared = None
     lists = (arguments["shared_l1_weights"], arguments["shared_l2_weights"])
     if lists[0] or lists[1]:
@@ -95,10 +96,10 @@ def _weight_facts(
 
 def _matrices(name: str, tensors: Sequence[Tensor] | None) -> Sequence[Tensor]:
     if not tensors:
-        raise refusal(name, "no tensors", "the experts of this rank", _LISTS, "Pass them.")
+        raise rejection(name, "no tensors", "the experts of this rank", _LISTS, "Pass them.")
     if tensors[0].dim() not in (2, 3):
         rule = "a list of 2-D tensors, one per expert, or one 3-D stack"
-        raise refusal(name, f"a {tensors[0].dim()}-D tensor", rule, _LISTS, "Choose one of the two.")
+        raise rejection(name, f"a {tensors[0].dim()}-D tensor", rule, _LISTS, "Choose one of the two.")
     return tensors
 
 
@@ -151,7 +152,7 @@ _communicators: "weakref.WeakKeyDictionary[Any, _Communicator]" = weakref.WeakKe
 
 @contextmanager
 def checked_creation(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse a creation that the profile's product does not take; remember it when the block has succeeded.
+    """Reject a creation that the profile's product does not take; remember it when the block has succeeded.
 
     Buffers that were made without a profile are not counted.
 
@@ -181,7 +182,7 @@ def checked_creation(group: Any, sizes: tuple[int, ...], arguments: Mapping[str,
 def check_call(
     x: Tensor, topk_weights: Tensor, weights: Sequence[Sequence[Tensor]], sym_buffer: Any, arguments: Mapping[str, Any]
 ) -> None:
-    """Refuse a call that the profile's product does not take.
+    """Reject a call that the profile's product does not take.
 
     Args:
         x, topk_weights, sym_buffer: of the call.

@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclDtype, AclFormat, normalise_dtype
+from vllm_megamoe.acl import AclDtype, AclFormat
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.numerics.activations import Activation
 from vllm_megamoe.numerics.mx import Elem
 from vllm_megamoe.ops.buffer import SymmBuffer

@@ -47,7 +47,7 @@ def find_group(group: ProcessGroup | str | None) -> ProcessGroup | None:
             ) from e
     if group is not None and not isinstance(group, ProcessGroup):
         raise OperatorError(
-            f"get_symm_buffer_for_mega_moe: group={group!r} ({type(group).__name__}); wanted a "
+            f"get_symm_buffer_for_mega_moe: group={group!r} ({type(group).__name__}); expected a "
             "torch.distributed.ProcessGroup that this rank belongs to, its name, or None for a single rank."
         )
     return group

@@ -4,7 +4,8 @@ import struct
 
 import torch
 
-from vllm_megamoe.acl import AclDtype, dtype_of
+from vllm_megamoe.acl import AclDtype
+from vllm_megamoe.layout.dtypes import dtype_of
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.checks.buffer import out_type
@@ -60,7 +61,7 @@ def facts_of(call: Call) -> tuple[int, ...]:
 
 
 def no_facts(buffer: SymmBuffer) -> tuple[int, ...]:
-    """Stands in for the facts of a call that was refused."""
+    """Stands in for the facts of a call that was rejected."""
     return (buffer.number, *[_NONE] * (len(NAMES) - 1))
 
 

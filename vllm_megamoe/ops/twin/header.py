@@ -1,6 +1,6 @@
 """Sizes that the twin fixes.
 
-What each rank tells every other one at the start of a call: which call it makes, or why it refuses to.
+What each rank tells every other one at the start of a call: which call it makes, or why it rejects to.
 
 One message whose size only the group decides, so that ranks which disagree on everything else can read each other.
 
@@ -36,12 +36,12 @@ class Header:
     """One rank's side of a call.
 
     Attributes:
-        sequence: number of the call on this communicator, refused calls included.
+        sequence: number of the call on this communicator, rejected calls included.
         facts: numbers that must be equal on all ranks, in the order of `facts.NAMES`.
         counts: int64 [E], rows for each of the reader's experts.
         tokens: rows of this rank's x.
         rows: int64 [ranks], rows that it sends to each rank.
-        failure: why this rank refuses its call, None when it does not.
+        failure: why this rank rejects its call, None when it does not.
     """
 
     sequence: int

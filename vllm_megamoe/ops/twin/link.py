@@ -1,6 +1,6 @@
 """Messages between the ranks of a group: sent at once, waited for with a limit, and numbered.
 
-Every attempt at a call sends exactly one header to each peer, also one that is refused. So a rank that raised leaves
+Every attempt at a call sends exactly one header to each peer, also one that is rejected. So a rank that raised leaves
 its peers with an explanation instead of a wait, and all can go on with the next call.
 """
 

@@ -129,7 +129,7 @@ def call_twin(
     for name in SHARED_BIASES:
         if arguments[name] is not None:
             raise OperatorError(
-                f"{name}={type(arguments[name]).__name__}; wanted None, shared experts take no bias "
+                f"{name}={type(arguments[name]).__name__}; expected None, shared experts take no bias "
                 "(operator_readme.txt, sharedBias1 and sharedBias2). Pass None."
             )
     arguments["l1_weights"], arguments["l2_weights"] = l1_weights, l2_weights
@@ -171,10 +171,10 @@ def as_list(name: str, value: Weights | None) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if not isinstance(value, (list, tuple)):
-        raise OperatorError(f"mega_moe: {name} is a {type(value).__name__}; wanted a list of tensors, or one stack.")
+        raise OperatorError(f"mega_moe: {name} is a {type(value).__name__}; expected a list of tensors, or one stack.")
     for tensor in value:
         if not isinstance(tensor, Tensor):
-            raise OperatorError(f"mega_moe: {name} holds a {type(tensor).__name__}; wanted tensors only.")
+            raise OperatorError(f"mega_moe: {name} holds a {type(tensor).__name__}; expected tensors only.")
     return list(value)
 
 

@@ -125,11 +125,11 @@ def run_call(
         journey = Journey(call, session)
     except Exception as error:
         # The peers must not wait for a call that will not come.
-        session.refuse(error)
+        session.reject(error)
         raise
     try:
         met = session.meet(facts_of(call), journey.routes.counts, len(x))
-        # All ranks look at the same numbers here, so that all of them refuse, or none.
+        # All ranks look at the same numbers here, so that all of them reject, or none.
         check_meeting(call, met.tokens, met.received)
         total, received = journey.run(met.counts)
     except Exception:

@@ -56,7 +56,7 @@ class Session:
         where = f"mega_moe, rank {self.rank}, call {self.sequence} on its group"
         self.channel = Channel(buffer.group, link, timeout, where)
 
-    def refuse(self, error: Exception) -> None:
+    def reject(self, error: Exception) -> None:
         """Tell the peers that this rank raises instead of making its call."""
         if self.channel is None:
             return
@@ -77,7 +77,7 @@ class Session:
             tokens: rows of x.
 
         Raises:
-            PeerError: a peer is missing, refused, or makes another call.
+            PeerError: a peer is missing, rejected, or makes another call.
         """
         sent = counts.sum(dim=1)
         if self.channel is None:
@@ -167,7 +167,7 @@ class Session:
         return [message.view(-1, width) if width else message for message in found]
 
     def _current(self, peer: int, memory: Tensor, experts: int) -> Header:
-        """The peer's header of this call; those of calls that this rank refused come first and are dropped."""
+        """The peer's header of this call; those of calls that this rank rejected come first and are dropped."""
         if self.channel is None:
             raise PeerError("a rank alone has no peers")
         while True:
@@ -182,7 +182,7 @@ class Session:
     def _compare(self, peer: int, header: Header, facts: tuple[int, ...]) -> None:
         where = self.channel.where if self.channel is not None else ""
         if header.failure is not None:
-            raise PeerError(f"{where}: rank {peer} refused its call: {header.failure}")
+            raise PeerError(f"{where}: rank {peer} rejected its call: {header.failure}")
         if header.sequence != self.sequence:
             raise PeerError(
                 f"{where}: rank {peer} is at call {header.sequence}: out of step. All ranks must make the same calls."

@@ -95,8 +95,8 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _wrong(name: str, value: object, wanted: str) -> ConfigError:
+def _wrong(name: str, value: object, expected: str) -> ConfigError:
     return ConfigError(
-        f"config.json: {name} = {value!r}; wanted {wanted}. Correct the file, or teach the model with "
+        f"config.json: {name} = {value!r}; expected {expected}. Correct the file, or teach the model with "
         "register_model_facts(architecture, fn)."
     )

@@ -52,7 +52,7 @@ def _num_layers(family: Family, keys: Keys) -> int:
 def _counted(layers: int, kind: str) -> int:
     if not 0 <= layers <= MOST_LAYERS:
         raise ConfigError(
-            f"config.json: {layers} {kind}; wanted at most {MOST_LAYERS} and not fewer than 0. Correct the file."
+            f"config.json: {layers} {kind}; expected at most {MOST_LAYERS} and not fewer than 0. Correct the file."
         )
     return layers
 
@@ -76,7 +76,9 @@ def _layer(family: Family, keys: Keys, number: int, name: str, format_of: Format
     model_hidden = keys.integer("hidden_size", "d_model")
     factor = keys.number(*family.scaling, default=family.default_scaling)
     if math.isinf(factor):
-        raise ConfigError(f"config.json: the routed scaling factor is {factor}; wanted a finite one. Correct the file.")
+        raise ConfigError(
+            f"config.json: the routed scaling factor is {factor}; expected a finite one. Correct the file."
+        )
     return MoeFacts(
         name=name,
         index=number_in(name),
@@ -108,7 +110,7 @@ def _shared(family: Family, keys: Keys, number: int, name: str, format_of: Forma
         return None
     if width < 0:
         raise ConfigError(
-            f"config.json: the shared experts of {name} are {width} wide; wanted 0 for none, or a width. Correct the "
+            f"config.json: the shared experts of {name} are {width} wide; expected 0 for none, or a width. Correct the "
             "file, or teach the model with register_model_facts(architecture, fn)."
         )
     return SharedFacts(

@@ -72,7 +72,7 @@ def by_enumeration(keys: Keys, layer: int) -> bool:
         return layer in {int(number) for number in text.split(",") if number.strip()}
     except ValueError as error:
         raise ConfigError(
-            f"config.json: moe_layers_enum = {text!r}; wanted layer numbers with commas, such as '3,4,5'. Correct it."
+            f"config.json: moe_layers_enum = {text!r}; expected layer numbers with commas, such as '3,4,5'. Correct it."
         ) from error
 
 

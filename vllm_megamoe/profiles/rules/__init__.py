@@ -1,4 +1,4 @@
-"""What a product refuses and what it silently gets wrong: small rules over plain facts, in a fixed order."""
+"""What a product rejects and what it silently gets wrong: small rules over plain facts, in a fixed order."""
 
 from dataclasses import replace
 
@@ -83,4 +83,4 @@ def _broken(at: str, profile: Profile, buffer: BufferFacts, call: CallFacts | No
     limits = limits_of(profile)
     found = ((rule, rule.check(profile, limits, buffer, call)) for rule in RULES if rule.at == at)
     where = f" with profile {profile.name}"
-    return [replace(b, rule=rule.id, wanted=b.wanted + where) for rule, b in found if b is not None]
+    return [replace(b, rule=rule.id, expected=b.expected + where) for rule, b in found if b is not None]

@@ -25,20 +25,20 @@ def is_quantised(limits: Limits, buffer: BufferFacts) -> bool:
 @call_rule("x-dtype")
 def x_dtype(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """BF16, or what the buffer says of a quantised x."""
-    wanted = buffer.dispatch_quant_out_dtype if is_quantised(limits, buffer) else "BF16"
-    if call.x_dtype == wanted:
+    expected = buffer.dispatch_quant_out_dtype if is_quantised(limits, buffer) else "BF16"
+    if call.x_dtype == expected:
         return None
     source = f"{API}:319; {README}:481,550-552,578"
-    return Broken("x.dtype", call.x_dtype, str(wanted), source, "Convert x.")
+    return Broken("x.dtype", call.x_dtype, str(expected), source, "Convert x.")
 
 
 @call_rule("x-scales")
 def x_scales(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """With a quantised x, and with no other."""
-    wanted = is_quantised(limits, buffer)
-    if profile.revision == "9.1" or call.has_scales == wanted:
+    expected = is_quantised(limits, buffer)
+    if profile.revision == "9.1" or call.has_scales == expected:
         return None
-    value, rule = ("None", "E8M0 scales of x") if wanted else ("a tensor", "None, because x is quantised inside")
+    value, rule = ("None", "E8M0 scales of x") if expected else ("a tensor", "None, because x is quantised inside")
     return Broken("scales", value, rule, f"{README}:556,597", "Pass scales with a quantised x only.")
 
 
@@ -51,8 +51,10 @@ def router_weights(profile: Profile, limits: Limits, buffer: BufferFacts, call: 
     silent = ""
     if profile.is_a2_a3 and call.topk_weights_dtype == "BF16":
         silent = "it reads the BF16 memory as float32, two weights as one, and beyond its end"
-    wanted = " or ".join(cell.value)
-    return Broken("topk_weights.dtype", call.topk_weights_dtype, wanted, cell.source, "Convert with .float().", silent)
+    expected = " or ".join(cell.value)
+    return Broken(
+        "topk_weights.dtype", call.topk_weights_dtype, expected, cell.source, "Convert with .float().", silent
+    )
 
 
 @call_rule("mask")
@@ -119,9 +121,9 @@ def rows_full(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallF
     most = buffer.num_max_tokens_per_rank
     if limits.rows.value != "full" or call.rows == most:
         return None
-    wanted = f"{most}, num_max_tokens_per_rank of the buffer: no other number"
+    expected = f"{most}, num_max_tokens_per_rank of the buffer: no other number"
     remedy = "Fill up with dummy tokens, and drop their rows of y."
-    return Broken("x: rows", str(call.rows), wanted, limits.rows.source, remedy)
+    return Broken("x: rows", str(call.rows), expected, limits.rows.source, remedy)
 
 
 @call_rule("rows-alike")
@@ -144,10 +146,10 @@ def fp4_dispatch(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broke
     """950 in 9.1.0 has no FP4 kernel, yet its host takes the type."""
     if profile.name != "950@9.1" or buffer.dispatch_quant_out_dtype != "FLOAT4_E2M1":
         return None
-    wanted = "FLOAT8_E5M2 or FLOAT8_E4M3FN"
+    expected = "FLOAT8_E5M2 or FLOAT8_E4M3FN"
     silent = "it quantises to FLOAT8_E5M2 in its place"
     remedy = "Use FP8, or an operator of revision 9.2."
-    return Broken("dispatch_quant_out_dtype", "FLOAT4_E2M1", wanted, limits.dispatch.source, remedy, silent)
+    return Broken("dispatch_quant_out_dtype", "FLOAT4_E2M1", expected, limits.dispatch.source, remedy, silent)
 
 
 @call_rule("dispatch")
@@ -159,10 +161,10 @@ def dispatch(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFa
     if profile.name == "950@9.1" and found == (4, "FLOAT4_E2M1"):
         return None  # its host takes it: see `fp4_dispatch`
     pairs = sorted(limits.dispatch.value, key=lambda pair: (pair[0], pair[1] or ""))
-    wanted = "one of " + ", ".join(_shown(*pair) for pair in pairs)
+    expected = "one of " + ", ".join(_shown(*pair) for pair in pairs)
     remedy = "Create the buffer with both, for the weights that it serves."
     names = "(dispatch_quant_mode, dispatch_quant_out_dtype)"
-    return Broken(names, _shown(*found), wanted, limits.dispatch.source, remedy)
+    return Broken(names, _shown(*found), expected, limits.dispatch.source, remedy)
 
 
 _NAME = "max_recv_token_num"
@@ -175,9 +177,9 @@ def receive_bound(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
     upper = bound if limits.bounded_receive.value else None
     if buffer.max_recv_token_num >= 0 and (upper is None or buffer.max_recv_token_num <= upper):
         return None
-    wanted = "at least 0" if upper is None else f"in [0, {upper}]: tokens x ranks x min(topk, experts per rank)"
+    expected = "at least 0" if upper is None else f"in [0, {upper}]: tokens x ranks x min(topk, experts per rank)"
     source = limits.bounded_receive.source
-    return Broken(_NAME, str(buffer.max_recv_token_num), wanted, source, "Leave it at 0: the operator computes it.")
+    return Broken(_NAME, str(buffer.max_recv_token_num), expected, source, "Leave it at 0: the operator computes it.")
 
 
 @call_rule("receive-int4")
@@ -189,10 +191,10 @@ def receive_int4(profile: Profile, limits: Limits, buffer: BufferFacts, call: Ca
     least = factor * buffer.receive_bound(buffer.num_max_tokens_per_rank)
     if buffer.max_recv_token_num >= least:
         return None
-    wanted = f"at least {least}: {factor} x tokens x ranks x min(topk, experts per rank); 0 is too little too"
+    expected = f"at least {least}: {factor} x tokens x ranks x min(topk, experts per rank); 0 is too little too"
     silent = "once half of the capacity is used, the rows of later experts come back as zeros"
     source = limits.receive_factor_int4.source
-    return Broken(_NAME, str(buffer.max_recv_token_num), wanted, source, f"Create the buffer with {least}.", silent)
+    return Broken(_NAME, str(buffer.max_recv_token_num), expected, source, f"Create the buffer with {least}.", silent)
 
 
 @call_rule("receive-overflow")
@@ -205,9 +207,9 @@ def receive_overflow(profile: Profile, limits: Limits, buffer: BufferFacts, call
     silent = "it drops the rows beyond it, and expert_token_nums still counts them"
     if profile.is_950:
         silent = "its first GEMM waits for rows that never come: a hang, or an access out of bounds"
-    wanted = f"at least {most}, the rows that rank {rank} receives in this call"
+    expected = f"at least {most}, the rows that rank {rank} receives in this call"
     source = f"{README}:501; {API}:308,439"
-    return Broken(_NAME, str(capacity), wanted, source, "Create the buffer with more, or with 0 for all.", silent)
+    return Broken(_NAME, str(capacity), expected, source, "Create the buffer with more, or with 0 for all.", silent)
 
 
 _MB = 1 << 20

@@ -45,9 +45,9 @@ def ranks_per_server(profile: Profile, limits: Limits, buffer: BufferFacts) -> B
     found = buffer.rank_num_per_server
     if profile.topology != "urma" or not found or (found >= 2 and buffer.ep_world_size % found == 0):
         return None
-    wanted = f"at least 2, and a divisor of the {buffer.ep_world_size} ranks, on URMA"
+    expected = f"at least 2, and a divisor of the {buffer.ep_world_size} ranks, on URMA"
     source = f"{README}:515; {ARCH35_92} (rankNumPerServer)"
-    return Broken("rank_num_per_server", str(found), wanted, source, "Choose ranks that fill whole servers.")
+    return Broken("rank_num_per_server", str(found), expected, source, "Choose ranks that fill whole servers.")
 
 
 ALIKE = (
@@ -68,10 +68,10 @@ def one_buffer(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken 
     if limits.many_buffers.value or not buffer.buffers_before:
         return None
     value = f"a communicator that {buffer.buffers_before} buffer(s) have been made on, destroyed ones included"
-    wanted = "a communicator without any: one buffer for the life of the communicator"
+    expected = "a communicator without any: one buffer for the life of the communicator"
     silent = "the new buffer has no memory and no peer addresses, so calls with it never finish or read wrong memory"
     remedy = "Share one buffer between all layers, or make a new process group for each."
-    return Broken("group", value, wanted, limits.many_buffers.source, remedy, silent)
+    return Broken("group", value, expected, limits.many_buffers.source, remedy, silent)
 
 
 @buffer_rule("alike")
@@ -82,10 +82,10 @@ def alike(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken | Non
     for name in ALIKE:
         mine, theirs = getattr(buffer, name), getattr(buffer.earlier, name)
         if mine != theirs:
-            wanted = f"{theirs}, as the first buffer of the communicator has it,"
+            expected = f"{theirs}, as the first buffer of the communicator has it,"
             silent = "layers that differ lay out the memory that they share differently, which the documents rule out"
             remedy = "Use a process group of its own for layers that differ."
-            return Broken(name, str(mine), wanted, f"{API}:378; {README}:529", remedy, silent)
+            return Broken(name, str(mine), expected, f"{API}:378; {README}:529", remedy, silent)
     return None
 
 
@@ -96,9 +96,9 @@ def capture(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken | N
         return None
     silent = "the graph does not hold the creation, so a replay uses whatever the capture left behind"
     source = "op wrapper comm_context.cpp (host handshake and allocation)"
-    wanted = "no graph capture, and no compiled code, around the creation"
+    expected = "no graph capture, and no compiled code, around the creation"
     remedy = "Create the buffer before the graph is captured, and keep it for as long as the graph."
-    return Broken("get_symm_buffer_for_mega_moe", "a call while a graph is captured", wanted, source, remedy, silent)
+    return Broken("get_symm_buffer_for_mega_moe", "a call while a graph is captured", expected, source, remedy, silent)
 
 
 @buffer_rule("buffer-arguments")

@@ -19,11 +19,11 @@ def activation(profile: Profile, limits: Limits, buffer: BufferFacts, call: Call
     cell = limits.activations
     if call.activation in cell.value:
         return None
-    wanted = "one of " + ", ".join(cell.value) if len(cell.value) > 1 else cell.value[0]
+    expected = "one of " + ", ".join(cell.value) if len(cell.value) > 1 else cell.value[0]
     if profile.topology == "urma":
-        wanted += " on URMA"
+        expected += " on URMA"
     remedy = "The model fixes it; take a profile that has it."
-    return Broken("activation", repr(call.activation), wanted, cell.source, remedy)
+    return Broken("activation", repr(call.activation), expected, cell.source, remedy)
 
 
 @call_rule("clamp")
@@ -33,20 +33,20 @@ def clamp(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts
     if call.activation_clamp is None or call.activation == "situglu":
         return None
     value = _as_passed_on(call.activation_clamp)
-    wanted, silent, remedy = "", "", "Pass None for no clamp."
+    expected, silent, remedy = "", "", "Pass None for no clamp."
     if kind == "none":
-        wanted, silent = "None", "it computes without the clamp"
+        expected, silent = "None", "it computes without the clamp"
         remedy = "A model with a clamp needs an operator of revision 9.2."
     elif not value >= 0:
-        wanted = "at least 0, and a number"
+        expected = "at least 0, and a number"
     elif kind == "positive" and value == 0:
-        wanted, silent = (
+        expected, silent = (
             "above 0",
             "it clamps the up half to 0, so that y is all zeros (swigluoai: only what negative gates give)",
         )
-    if not wanted:
+    if not expected:
         return None
-    return Broken("activation_clamp", repr(call.activation_clamp), wanted, limits.clamp.source, remedy, silent)
+    return Broken("activation_clamp", repr(call.activation_clamp), expected, limits.clamp.source, remedy, silent)
 
 
 @call_rule("clamp-situglu")
@@ -89,9 +89,9 @@ def combine_quant(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
     cell = limits.combine_quant_modes
     if buffer.combine_quant_mode in cell.value:
         return None
-    wanted = "one of " + ", ".join(map(str, cell.value)) if len(cell.value) > 1 else str(cell.value[0])
+    expected = "one of " + ", ".join(map(str, cell.value)) if len(cell.value) > 1 else str(cell.value[0])
     remedy = "Leave it at 0 (vLLM: combine_quant=none)."
-    return Broken("combine_quant_mode", str(buffer.combine_quant_mode), wanted, cell.source, remedy)
+    return Broken("combine_quant_mode", str(buffer.combine_quant_mode), expected, cell.source, remedy)
 
 
 @call_rule("comm-alg")
@@ -109,10 +109,10 @@ def topk_weights_type(profile: Profile, limits: Limits, buffer: BufferFacts) -> 
     cell = limits.topk_weights_types
     if profile.revision == "9.1" or buffer.topk_weights_type in cell.value:
         return None
-    wanted = " or ".join(map(str, cell.value))
+    expected = " or ".join(map(str, cell.value))
     silent = "it ignores the argument and weighs rows when they are home" if profile.is_a2_a3 else ""
     value = str(buffer.topk_weights_type)
-    return Broken("topk_weights_type", value, wanted, cell.source, "Leave it at 0.", silent)
+    return Broken("topk_weights_type", value, expected, cell.source, "Leave it at 0.", silent)
 
 
 @call_rule("merging")
@@ -131,14 +131,14 @@ def merging_quantised(profile: Profile, limits: Limits, buffer: BufferFacts, cal
     """Merged rows are sent as BF16; a quantised x needs its weights forward."""
     if buffer.combine_comm_mode != 1 or 1 not in limits.combine_comm_modes.value:
         return None
-    wanted = ""
+    expected = ""
     if buffer.combine_quant_mode != 0:
-        wanted = f"0 with combine_quant_mode={buffer.combine_quant_mode}"
+        expected = f"0 with combine_quant_mode={buffer.combine_quant_mode}"
     elif buffer.dispatch_quant_mode == 0 and buffer.topk_weights_type == 0:
-        wanted = "0 for a quantised x, unless topk_weights_type=1"
-    if not wanted:
+        expected = "0 for a quantised x, unless topk_weights_type=1"
+    if not expected:
         return None
-    return Broken("combine_comm_mode", "1", wanted, f"{README}:590", "Set it to 0, or change the other.")
+    return Broken("combine_comm_mode", "1", expected, f"{README}:590", "Set it to 0, or change the other.")
 
 
 @call_rule("merging-tokens")
@@ -149,6 +149,6 @@ def merging_tokens(profile: Profile, limits: Limits, buffer: BufferFacts, call: 
         return None
     if buffer.num_max_tokens_per_rank <= most:
         return None
-    wanted = f"at most {most} with combine_comm_mode=1 and num_topk={buffer.num_topk}"
+    expected = f"at most {most} with combine_comm_mode=1 and num_topk={buffer.num_topk}"
     value = str(buffer.num_max_tokens_per_rank)
-    return Broken("num_max_tokens_per_rank", value, wanted, f"{README}:590", "Bring fewer tokens, or do not merge.")
+    return Broken("num_max_tokens_per_rank", value, expected, f"{README}:590", "Bring fewer tokens, or do not merge.")

@@ -53,7 +53,7 @@ def wrong_format(name: str, weights: WeightFacts, out: str | None, profile: Prof
     allowed, found = limits.formats.value.get(pair, ()), (weights.format1, weights.format2)
     if not allowed or found in allowed:
         return None
-    wanted = " or ".join(f"{one} and {other}" for one, other in allowed)
+    expected = " or ".join(f"{one} and {other}" for one, other in allowed)
     silent = ""
     if weights.element1 == "INT4" and weights.carrier == "INT32":
         silent = "it takes int32 memory for FRACTAL_NZ whatever it is, and misreads rows"
@@ -61,7 +61,7 @@ def wrong_format(name: str, weights: WeightFacts, out: str | None, profile: Prof
     if profile.name == "950@9.2" and not looked_at:
         silent = "before 2026-09 it takes the formats for granted that go with the first weight's, and misreads others"
     remedy = "Cast both weights with format_cast (on the device torch_npu.npu_format_cast)."
-    return Broken(name, f"{found[0]} and {found[1]}", wanted, limits.formats.source, remedy, silent)
+    return Broken(name, f"{found[0]} and {found[1]}", expected, limits.formats.source, remedy, silent)
 
 
 @call_rule("use-case")
@@ -90,25 +90,25 @@ def layout(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFact
 @call_rule("weight-scales")
 def weight_scales(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Quantised weights have scales, others have none."""
-    wanted = call.routed.element1 not in ("BF16", "FLOAT")
-    if call.routed.has_scales == wanted:
+    expected = call.routed.element1 not in ("BF16", "FLOAT")
+    if call.routed.has_scales == expected:
         return None
-    value, rule = ("None", "one scale tensor per weight tensor") if wanted else ("given", "None for BF16 weights")
+    value, rule = ("None", "one scale tensor per weight tensor") if expected else ("given", "None for BF16 weights")
     source = f"{API}:449-451,468; {README}:550-552,592"
-    remedy = "Pass both lists." if wanted else "Leave them out."
+    remedy = "Pass both lists." if expected else "Leave them out."
     return Broken("l1_weights_sf, l2_weights_sf", value, rule, source, remedy)
 
 
 @call_rule("bias")
 def bias(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """INT4 needs its compensation, nothing else takes a bias; 950 reads none, and before 2026-09 says nothing."""
-    wanted = call.routed.element1 == "INT4"
-    if call.routed.has_bias == wanted:
+    expected = call.routed.element1 == "INT4"
+    if call.routed.has_bias == expected:
         return None
-    value, rule = ("None", "the compensation of INT4") if wanted else ("given", "None unless the weights are INT4")
+    value, rule = ("None", "the compensation of INT4") if expected else ("given", "None unless the weights are INT4")
     source = f"{API}:337-338; {README}:488-489; {ARCH22_91}:943; {ARCH22_92}:1123"
     remedy = "Leave it out, or add it outside of the operator."
-    if wanted:
+    if expected:
         remedy = "The bias is 8 times the sum of the weight's integers over K, times its scale, per output channel."
     silent = "it computes without the bias" if profile.is_950 else ""
     return Broken("l1_bias, l2_bias", value, rule, source, remedy, silent)
@@ -135,10 +135,13 @@ def shared_intermediate(profile: Profile, limits: Limits, buffer: BufferFacts, c
         return None
     if call.shared.intermediate_hidden == call.routed.intermediate_hidden:
         return None
-    value, wanted = str(call.shared.intermediate_hidden), f"{call.routed.intermediate_hidden}, as of the routed experts"
+    value, expected = (
+        str(call.shared.intermediate_hidden),
+        f"{call.routed.intermediate_hidden}, as of the routed experts",
+    )
     source = f"{README}:604; {ARCH35_92} (rows and columns of the shared weights)"
     remedy = "Split a wider shared expert into several of that width."
-    return Broken("shared_l1_weights: intermediate_hidden", value, wanted, source, remedy)
+    return Broken("shared_l1_weights: intermediate_hidden", value, expected, source, remedy)
 
 
 def _out(buffer: BufferFacts, call: CallFacts) -> str | None:
@@ -174,8 +177,10 @@ def shared_type(profile: Profile, limits: Limits, buffer: BufferFacts, call: Cal
     if not source:
         return None
     value = f"{found[0]} behind rows of {found[1]}"
-    wanted = f"{elements[0]} behind rows of {elements[1]}, as the routed experts"
-    return Broken("shared_l1_weights", value, wanted, source, "Quantise both alike, or do not fuse the shared experts.")
+    expected = f"{elements[0]} behind rows of {elements[1]}, as the routed experts"
+    return Broken(
+        "shared_l1_weights", value, expected, source, "Quantise both alike, or do not fuse the shared experts."
+    )
 
 
 @call_rule("shared-use-case")
@@ -201,5 +206,5 @@ def shared_layout(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
     if call.shared is None or not limits.max_shared_experts.value or call.shared.stacked == call.routed.stacked:
         return None
     words = ("a list", "a stack")
-    value, wanted = words[call.shared.stacked], f"{words[call.routed.stacked]}, as l1_weights"
-    return Broken("shared_l1_weights", value, wanted, f"{README}:609", "Stack both or neither.")
+    value, expected = words[call.shared.stacked], f"{words[call.routed.stacked]}, as l1_weights"
+    return Broken("shared_l1_weights", value, expected, f"{README}:609", "Stack both or neither.")

@@ -50,7 +50,7 @@ def known_use_case(name: str) -> UseCase:
     try:
         return UseCase(name)
     except ValueError:
-        raise ConfigError(f"use_case={name!r}; wanted one of {', '.join(UseCase)}.") from None
+        raise ConfigError(f"use_case={name!r}; expected one of {', '.join(UseCase)}.") from None
 
 
 def use_case_on(profile: Profile, name: str) -> UseCase:

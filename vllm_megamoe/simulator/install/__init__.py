@@ -22,10 +22,10 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.simulator.device import device
-from vllm_megamoe.simulator.install.device import DeviceMode, make_npu
 from vllm_megamoe.simulator.install.extensions import replace_load
 from vllm_megamoe.simulator.install.kernels import define_ascend_operators, implement_on_cpu
 from vllm_megamoe.simulator.install.package import make_modules, register_hccl
+from vllm_megamoe.simulator.install.torch_device import DeviceMode, make_npu
 
 HOME_VARIABLE = "ASCEND_HOME_PATH"
 ASCEND_NAMES = {"a2": "A2", "a3": "A3", "950": "A5"}
@@ -89,25 +89,25 @@ def install(name: str | None = None) -> None:
     Raises:
         ConfigError: no product was named, another one is installed, or this machine has the real torch_npu.
     """
-    wanted = name or os.environ.get(NPU_VARIABLE) or ""
+    expected = name or os.environ.get(NPU_VARIABLE) or ""
     if _installed:
-        if wanted not in ("", _installed[0]):
-            raise ConfigError(f"{wanted!r} cannot be installed: this process simulates {_installed[0]!r} already.")
+        if expected not in ("", _installed[0]):
+            raise ConfigError(f"{expected!r} cannot be installed: this process simulates {_installed[0]!r} already.")
         return
-    if not wanted:
-        raise ConfigError(f"{NPU_VARIABLE} is unset; wanted a product and revision, such as 'a3@9.1'.")
-    _refuse_real_package()
-    _installed.append(wanted)
+    if not expected:
+        raise ConfigError(f"{NPU_VARIABLE} is unset; expected a product and revision, such as 'a3@9.1'.")
+    _reject_real_package()
+    _installed.append(expected)
     pass
 
-    install_all(wanted)
+    install_all(expected)
 
 
-def _refuse_real_package() -> None:
+def _reject_real_package() -> None:
     if "torch_npu" in sys.modules:
         origin = getattr(sys.modules["torch_npu"], "__file__", None)
     else:
         spec = importlib.util.find_spec("torch_npu")
         origin = None if spec is None else spec.origin
     if origin is not None and not str(origin).startswith(str(_ON_PATH)):
-        raise ConfigError(f"{origin} is the real torch_npu; wanted a machine without one, or no simulation.")
+        raise ConfigError(f"{origin} is the real torch_npu; expected a machine without one, or no simulation.")

@@ -37,7 +37,7 @@ def make_manager(device: Device) -> type:
             customCclBufferSize: int = 0,
         ) -> None:
             self._communicator = device.communicators.named(group)
-            self._wanted, self._size = customCclBufferSize, 0
+            self._expected, self._size = customCclBufferSize, 0
             self._free: Any = None
             self.topo_type = 0
             self.rank_num_per_server = worldSize
@@ -47,7 +47,7 @@ def make_manager(device: Device) -> type:
             return self._size
 
         def create_context(self) -> Tensor:
-            context, self._size, memory = self._communicator.open(self._wanted)
+            context, self._size, memory = self._communicator.open(self._expected)
             if memory is not None:
                 self._free = weakref.finalize(self, memory.free)
             return context
@@ -129,10 +129,10 @@ class Inert(ModuleType):
     """An extension that can be loaded and not called."""
 
     def __getattr__(self, name: str) -> Any:
-        def refuse(*arguments: Any, **options: Any) -> Any:
+        def reject(*arguments: Any, **options: Any) -> Any:
             raise NotImplementedError(f"extension {self.__name__}: {name} is not simulated")
 
-        return refuse
+        return reject
 
 
 def replace_load(device: Device) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vllm_megamoe.simulator.install.device import DeviceMode
+from vllm_megamoe.simulator.install.torch_device import DeviceMode
 
 _KEYS = {"PrivateUse1": "CPU"}
 

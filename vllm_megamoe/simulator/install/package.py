@@ -65,7 +65,7 @@ class TorchNpu(ModuleType):
         if not name.startswith("__"):
             asked.add(full)
         if name.startswith("npu_"):
-            return _refusing(full)
+            return _rejecting(full)
         if name.lstrip("_")[:1].isupper():
             made = type(name, (), {})
             setattr(self, name, made)
@@ -135,8 +135,8 @@ def _ops_error(code: Any) -> str:
     return f"[{code}]"
 
 
-def _refusing(name: str) -> Any:
-    def refuse(*arguments: Any, **options: Any) -> Any:
+def _rejecting(name: str) -> Any:
+    def reject(*arguments: Any, **options: Any) -> Any:
         raise NotImplementedError(f"{name} is not simulated")
 
-    return refuse
+    return reject

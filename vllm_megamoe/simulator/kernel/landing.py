@@ -34,7 +34,7 @@ def capacity(call: Call, profile: Profile) -> int:
     return len(call.sent) * buffer.ep_world_size * min(buffer.num_topk, buffer.experts_per_rank)
 
 
-def refuse_overflow(received: Sequence[int], room: int, profile: Profile) -> None:
+def reject_overflow(received: Sequence[int], room: int, profile: Profile) -> None:
     """950 clips only the dispatch copy; its GEMMs count on and wait for rows that never come (op kernel arch35).
 
     Args:

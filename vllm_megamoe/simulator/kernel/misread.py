@@ -34,9 +34,9 @@ def relabel(tensor: Tensor, dtype: torch.dtype, fmt: AclFormat, shape: Sequence[
         return tensor
     held = inner(tensor).contiguous().view(torch.uint8).flatten()
     blocks = _blocks(fmt, dtype.itemsize, shape)
-    wanted = math.prod(blocks) * dtype.itemsize
-    behind = torch.zeros(max(wanted - len(held), 0), dtype=torch.uint8)
-    stored = torch.cat([held[:wanted], behind]).view(dtype).view(blocks)
+    expected = math.prod(blocks) * dtype.itemsize
+    behind = torch.zeros(max(expected - len(held), 0), dtype=torch.uint8)
+    stored = torch.cat([held[:expected], behind]).view(dtype).view(blocks)
     return stored if fmt == AclFormat.ND else FormattedTensor(stored, fmt, shape)
 
 
@@ -102,12 +102,12 @@ def _outputs(weight: Tensor, declared: DtypeArgument) -> int:
     return int(weight.shape[-1]) * packed
 
 
-def _first_words(scale: Tensor, wanted: int) -> Tensor:
-    if scale.dim() != 1 or scale.dtype.itemsize != 8 or len(scale) == wanted:
+def _first_words(scale: Tensor, expected: int) -> Tensor:
+    if scale.dim() != 1 or scale.dtype.itemsize != 8 or len(scale) == expected:
         return scale
     words = scale.contiguous().view(torch.int64)
-    behind = torch.full((max(wanted - len(scale), 0) * 8,), BEHIND, dtype=torch.uint8).view(torch.int64)
-    return torch.cat([words[:wanted], behind]).view(scale.dtype)
+    behind = torch.full((max(expected - len(scale), 0) * 8,), BEHIND, dtype=torch.uint8).view(torch.int64)
+    return torch.cat([words[:expected], behind]).view(scale.dtype)
 
 
 def read_clamp(activation: str, clamp: float | None, profile: Profile) -> float | None:
@@ -144,9 +144,9 @@ def read_router_weights(weights: Tensor, profile: Profile) -> Tensor:
     if not profile.is_a2_a3:
         return weights.float()
     held = weights.contiguous().view(torch.uint8).flatten()
-    wanted = weights.numel() * 4
-    behind = torch.full((max(wanted - len(held), 0),), BEHIND, dtype=torch.uint8)
-    return torch.cat([held[:wanted], behind]).view(torch.float32).view(weights.shape)
+    expected = weights.numel() * 4
+    behind = torch.full((max(expected - len(held), 0),), BEHIND, dtype=torch.uint8)
+    return torch.cat([held[:expected], behind]).view(torch.float32).view(weights.shape)
 
 
 _TORCH = {AclDtype.FLOAT8_E5M2.name: torch.float8_e5m2, AclDtype.FLOAT8_E4M3FN.name: torch.float8_e4m3fn}

@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclDtype, normalise_dtype
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout.cast import format_of
+from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.ops.buffer import SymmBuffer

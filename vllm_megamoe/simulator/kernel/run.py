@@ -17,7 +17,7 @@ from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.communicator import Memory, memory_at, own_address
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
 from vllm_megamoe.simulator.host import OperatorArguments, check_call
-from vllm_megamoe.simulator.kernel.landing import Landing, capacity, refuse_overflow, sent_back
+from vllm_megamoe.simulator.kernel.landing import Landing, capacity, reject_overflow, sent_back
 from vllm_megamoe.simulator.kernel.read import make_twin_buffer, overwrite_masked_ids, read_arguments
 
 _INT8_RECORD_EXTRA = 512
@@ -53,7 +53,7 @@ class Journey:
         """What the ranks know of each other -> float32 sums [T, H], and int64 [E] rows per expert."""
         call, session = self.call, self.session
         room = capacity(call, self.profile)
-        refuse_overflow(met.received, room, self.profile)
+        reject_overflow(met.received, room, self.profile)
         arrivals = make_arrivals(met.counts, room)
         sent: list[int] = self.routes.counts.sum(dim=1).tolist()
         records = session.exchange(torch.split(self.records, sent), arrivals.per_rank, self.form.width)
@@ -103,7 +103,7 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
     """y bf16 [T, H] and int32 [E], as the device would return them.
 
     Raises:
-        RuntimeError: refused by the device's host checks, or nothing that the twin can compute.
+        RuntimeError: rejected by the device's host checks, or nothing that the twin can compute.
         PeerError: where the device would hang.
     """
     address = own_address(a.context)
@@ -122,7 +122,7 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
         journey = Journey(call, session, memory, profile, wrong)
     except Exception as error:
         # The peers would spin; here they learn why.
-        session.refuse(error)
+        session.reject(error)
         raise
     try:
         total, received = journey.run(session.meet(facts_of(call), journey.routes.counts, len(a.x)))

@@ -72,7 +72,7 @@ def open_buffer(
     """Create a buffer as the wrapper's constructor does.
 
     Raises:
-        RuntimeError: no communicator, or a value that the size function refuses.
+        RuntimeError: no communicator, or a value that the size function rejects.
         TypeError: an out dtype that the wrapper does not know.
     """
     communicator = communicators.find(group)
@@ -93,8 +93,8 @@ def open_buffer(
     )
     check_buffer(profile, facts)
     buffer = SymmBuffer(group, communicator.name, arguments)
-    wanted = operator_helper(profile, facts).value if profile.is_950 else 0
-    buffer.take(*communicator.open(wanted))
+    expected = operator_helper(profile, facts).value if profile.is_950 else 0
+    buffer.take(*communicator.open(expected))
     return buffer
 
 

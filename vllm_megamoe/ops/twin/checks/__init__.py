@@ -1,1 +1,1 @@
-"""What a buffer and a call must be. Profile `none` refuses what has no meaning; products add their limits."""
+"""What a buffer and a call must be. Profile `none` rejects what has no meaning; products add their limits."""

@@ -1,9 +1,10 @@
 """Arguments of get_symm_buffer_for_mega_moe; checked again at every call, because attributes may have changed."""
 
-from vllm_megamoe.acl import AclDtype, normalise_dtype
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import LayoutError
+from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.refusal import refusal
+from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.checks.profile import check_buffer_profile
 from vllm_megamoe.ops.twin.header import MAX_LOCAL_EXPERTS
@@ -18,8 +19,8 @@ _CHOICES = {
     "comm_alg": ("",),
 }
 _TOLD_BY_THE_PROFILE = ("combine_quant_mode", "combine_comm_mode", "comm_alg")
-"""A product's creation does not look at these (op csrc, size function); its rules refuse them at the call."""
-# Output types of each dispatch mode. The documents leave None open for INT8 too; the tiling of arch22 refuses it.
+"""A product's creation does not look at these (op csrc, size function); its rules reject them at the call."""
+# Output types of each dispatch mode. The documents leave None open for INT8 too; the tiling of arch22 rejects it.
 _OUT_TYPES: dict[int, tuple[AclDtype | None, ...]] = {
     0: (None, AclDtype.BF16, AclDtype.FLOAT8_E5M2, AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
     2: (AclDtype.INT8,),
@@ -28,7 +29,7 @@ _OUT_TYPES: dict[int, tuple[AclDtype | None, ...]] = {
 
 
 def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
-    """Refuse a configuration that no use case has, or that the profile's product does not take.
+    """Reject a configuration that no use case has, or that the profile's product does not take.
 
     Raises:
         OperatorError: naming the first attribute that is wrong.
@@ -36,13 +37,13 @@ def check_buffer(buffer: SymmBuffer, config: Settings) -> None:
     for name, least in _LEAST.items():
         value = getattr(buffer, name)
         if not isinstance(value, int) or value < least:
-            raise refusal(name, repr(value), f"an int of at least {least}", README, "Set it so.")
+            raise rejection(name, repr(value), f"an int of at least {least}", README, "Set it so.")
     product = config.found_profile.product != "none"
     for name, choices in _CHOICES.items():
         value = getattr(buffer, name)
         if value not in choices and not (product and name in _TOLD_BY_THE_PROFILE):
-            wanted = ", ".join(repr(choice) for choice in choices)
-            raise refusal(name, repr(value), f"one of {wanted}", README, "Set it so.")
+            expected = ", ".join(repr(choice) for choice in choices)
+            raise rejection(name, repr(value), f"one of {expected}", README, "Set it so.")
     _check_experts(buffer)
     out = out_type(buffer)
     if not product or buffer.created is not None:
@@ -56,14 +57,14 @@ def out_type(buffer: SymmBuffer) -> AclDtype | None:
     try:
         return normalise_dtype(buffer.dispatch_quant_out_dtype, name)
     except LayoutError as e:
-        wanted = "a torch dtype, 1, 23, 24, or an ACL number + 256"
-        raise refusal(name, repr(buffer.dispatch_quant_out_dtype), wanted, README, "Set it so.") from e
+        expected = "a torch dtype, 1, 23, 24, or an ACL number + 256"
+        raise rejection(name, repr(buffer.dispatch_quant_out_dtype), expected, README, "Set it so.") from e
 
 
 def _check_experts(buffer: SymmBuffer) -> None:
     ranks, experts = buffer.ep_world_size, buffer.num_experts
     if experts % ranks:
-        raise refusal(
+        raise rejection(
             "num_experts",
             experts,
             f"a multiple of the {ranks} ranks of the group",
@@ -71,7 +72,7 @@ def _check_experts(buffer: SymmBuffer) -> None:
             "Choose a group whose size divides it.",
         )
     if experts // ranks > MAX_LOCAL_EXPERTS:
-        raise refusal(
+        raise rejection(
             "num_experts",
             experts,
             f"gives {experts // ranks} experts per rank, the most are {MAX_LOCAL_EXPERTS}",
@@ -83,16 +84,16 @@ def _check_experts(buffer: SymmBuffer) -> None:
 def _check_modes(buffer: SymmBuffer, out: AclDtype | None) -> None:
     mode = buffer.dispatch_quant_mode
     if out not in _OUT_TYPES[mode]:
-        wanted = ", ".join("None" if dtype is None else dtype.name for dtype in _OUT_TYPES[mode])
-        raise refusal(
+        expected = ", ".join("None" if dtype is None else dtype.name for dtype in _OUT_TYPES[mode])
+        raise rejection(
             "dispatch_quant_out_dtype",
             repr(buffer.dispatch_quant_out_dtype),
-            f"one of {wanted} with dispatch_quant_mode={mode}",
+            f"one of {expected} with dispatch_quant_mode={mode}",
             "operator_readme.txt, use case tables",
             "Give the type that the tokens are quantised to.",
         )
     if buffer.combine_comm_mode == 1 and buffer.combine_quant_mode != 0:
-        raise refusal(
+        raise rejection(
             "combine_comm_mode",
             1,
             f"0 with combine_quant_mode={buffer.combine_quant_mode}",

@@ -2,10 +2,10 @@
 
 import torch
 
-from vllm_megamoe.acl import normalise_dtype
 from vllm_megamoe.environment import hccl_buffsize
+from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.refusal import is_capturing, refusal, type_name
+from vllm_megamoe.ops.rejection import is_capturing, rejection, type_name
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.call import Call, Experts, RawWeights
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def raise_broken(broken: list[Broken]) -> None:
-    """Refuse the first broken rule, and name the arguments of the others.
+    """Reject the first broken rule, and name the arguments of the others.
 
     Raises:
         OperatorError: any is broken.
@@ -27,14 +27,14 @@ def raise_broken(broken: list[Broken]) -> None:
     first = broken[0]
     text = first.remedy
     if first.silent:
-        text += f" The device would not refuse: {first.silent}."
+        text += f" The device would not reject: {first.silent}."
     if len(broken) > 1:
-        text += f" Also refused: {', '.join(f'{b.argument}={b.value}' for b in broken[1:])}."
-    raise refusal(first.argument, first.value, first.wanted, first.source, text)
+        text += f" Also rejected: {', '.join(f'{b.argument}={b.value}' for b in broken[1:])}."
+    raise rejection(first.argument, first.value, first.expected, first.source, text)
 
 
 def check_buffer_profile(buffer: SymmBuffer, config: Settings) -> None:
-    """Refuse what creation of the buffer breaks, with its attributes as they are now.
+    """Reject what creation of the buffer breaks, with its attributes as they are now.
 
     Raises:
         OperatorError: naming argument, value, rule, source and remedy.
@@ -45,7 +45,7 @@ def check_buffer_profile(buffer: SymmBuffer, config: Settings) -> None:
 
 
 def check_call_profile(call: Call) -> None:
-    """Refuse what a call breaks, as far as this rank can see alone.
+    """Reject what a call breaks, as far as this rank can see alone.
 
     Raises:
         OperatorError: see `check_buffer_profile`.
@@ -56,7 +56,7 @@ def check_call_profile(call: Call) -> None:
 
 
 def check_meeting(call: Call, tokens: tuple[int, ...], received: tuple[int, ...]) -> None:
-    """Refuse what only all ranks together show: other token counts than the other ranks', more rows than fit.
+    """Reject what only all ranks together show: other token counts than the other ranks', more rows than fit.
 
     Args:
         call: checked as far as this rank can see alone.

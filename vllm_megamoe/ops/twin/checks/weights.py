@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclDtype, AclFormat, dtype_of, format_for_packed
+from vllm_megamoe.acl import AclDtype, AclFormat, format_for_packed
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.ops.refusal import refusal
+from vllm_megamoe.layout.dtypes import dtype_of
+from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.twin.call import PER_BYTE, Order, RawWeights, Weights, carrier, per_expert
 
 API = "torch_api.txt, constraints table"
@@ -42,10 +43,10 @@ def element_of(raw: RawWeights) -> AclDtype:
             f"INT4 comes in int8 with {argument}=285 or in int32, FP4 in uint8 with {argument}=296; "
             "other types in their own dtype."
         )
-        raise refusal(f"{raw.name}.dtype", dtype, rule, "op csrc, GetAclDataType", remedy)
+        raise rejection(f"{raw.name}.dtype", dtype, rule, "op csrc, GetAclDataType", remedy)
     if declared is AclDtype.INT4 and dtype == torch.int32:
         # The device would read N eight times too large or too small: the type belongs to the int8 carrier.
-        raise refusal(argument, "INT4", "None for an int32 carrier", "op csrc, GetAclDataType", "Drop it.")
+        raise rejection(argument, "INT4", "None for an int32 carrier", "op csrc, GetAclDataType", "Drop it.")
     return found
 
 
@@ -60,11 +61,11 @@ def read_weights(raw: RawWeights, order: Order, with_bias: bool) -> Weights:
     for tensor, dims, kind in zip(raw.tensors, raw.shapes, raw.formats, strict=True):
         if (dims, kind, tensor.dtype) != (shape, raw.formats[0], raw.tensors[0].dtype):
             rule = "entries of one shape, dtype and format"
-            raise refusal(raw.name, f"{list(dims)} beside {list(shape)}", rule, README, "Make them alike.")
+            raise rejection(raw.name, f"{list(dims)} beside {list(shape)}", rule, README, "Make them alike.")
         check_contiguous(raw.name, tensor)
     if len(shape) not in (2, 3) or (len(shape) == 3 and len(raw.tensors) != 1):
         rule = "a list of 2-D tensors, one per expert, or one 3-D stack"
-        raise refusal(raw.name, f"{len(raw.tensors)} of shape {list(shape)}", rule, README, "Choose one of the two.")
+        raise rejection(raw.name, f"{len(raw.tensors)} of shape {list(shape)}", rule, README, "Choose one of the two.")
     packed = PER_BYTE.get(element, 1)
     rows = shape[-2]
     columns = shape[-1] * packed * (4 if raw.tensors[0].dtype == torch.int32 else 1)
@@ -87,21 +88,21 @@ def read_weights(raw: RawWeights, order: Order, with_bias: bool) -> Weights:
 def check_contiguous(name: str, tensor: Tensor) -> None:
     """Weights, scales and biases must not be strided (torch_api.txt, constraints table)."""
     if not tensor.is_contiguous():
-        raise refusal(f"{name}.stride()", tensor.stride(), "contiguous", API, "Pass .contiguous().")
+        raise rejection(f"{name}.stride()", tensor.stride(), "contiguous", API, "Pass .contiguous().")
 
 
 def _operator_format(raw: RawWeights, packed: int) -> AclFormat:
     try:
         return format_for_packed(raw.formats[0]) if packed == 2 else raw.formats[0]
     except LayoutError as e:
-        raise refusal(raw.name, raw.formats[0].name, str(e), "op csrc mega_moe.cpp", "Cast it anew.") from e
+        raise rejection(raw.name, raw.formats[0].name, str(e), "op csrc mega_moe.cpp", "Cast it anew.") from e
 
 
 def _read_scales(raw: RawWeights, element: AclDtype, inputs: int, outputs: int) -> tuple[Tensor, ...]:
     name = f"{raw.name}_sf"
     if element in (AclDtype.BF16, AclDtype.FLOAT):
         if raw.scales:
-            raise refusal(name, _count(raw.scales), "None for BF16 weights", API, "Drop it.")
+            raise rejection(name, _count(raw.scales), "None for BF16 weights", API, "Drop it.")
         return ()
     if element in INT_TYPES:
         dtypes: tuple[torch.dtype, ...] = (torch.uint64, torch.int64)
@@ -119,7 +120,7 @@ def _read_biases(raw: RawWeights, outputs: int, with_bias: bool) -> tuple[Tensor
     if not with_bias:
         if raw.biases:
             rule = "None unless the weights are INT4"
-            raise refusal(name, _count(raw.biases), rule, API, "Drop it.")
+            raise rejection(name, _count(raw.biases), rule, API, "Drop it.")
         return ()
     remedy = "Give 8 * sum over K of the weight's integers, times its scale, per output channel."
     return _read_side(raw, name, raw.biases, (torch.float32,), (outputs,), remedy)
@@ -138,12 +139,12 @@ def _read_side(
         shape = (raw.count, *shape)
     if len(tensors) != len(raw.tensors):
         rule = f"as many tensors as {raw.name}, {len(raw.tensors)}"
-        raise refusal(name, _count(tensors), rule, README, remedy)
+        raise rejection(name, _count(tensors), rule, README, remedy)
     for tensor in tensors:
         if tensor.dtype not in dtypes:
-            raise refusal(f"{name}.dtype", tensor.dtype, dtypes[0], API, remedy)
+            raise rejection(f"{name}.dtype", tensor.dtype, dtypes[0], API, remedy)
         if tuple(tensor.shape) != shape:
-            raise refusal(f"{name}.shape", list(tensor.shape), list(shape), API, remedy)
+            raise rejection(f"{name}.shape", list(tensor.shape), list(shape), API, remedy)
         check_contiguous(name, tensor)
     return per_expert(tensors, raw.is_stacked)
 

@@ -1,4 +1,4 @@
-"""One form for every refusal: the argument, its value, the rule, where the rule stands, what to do.
+"""One form for every rejection: the argument, its value, the rule, where the rule stands, what to do.
 
 Whether a graph is being traced or captured at the moment.
 
@@ -7,21 +7,22 @@ ACL's name of a tensor's type, as the rules of products spell it.
 
 import torch
 
-from vllm_megamoe.acl import AclDtype, dtype_of
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layout.dtypes import dtype_of
 
 
-def refusal(argument: str, value: object, rule: object, source: str, remedy: str) -> OperatorError:
-    """The error to raise for an argument that the operator refuses.
+def rejection(argument: str, value: object, rule: object, source: str, remedy: str) -> OperatorError:
+    """The error to raise for an argument that the operator rejects.
 
     Args:
         argument: name in the public signature.
         value: what came, as it should be printed.
-        rule: what is wanted, as the end of a sentence that begins so.
+        rule: what is expected, as the end of a sentence that begins so.
         source: document or file of the rule.
         remedy: what the caller can do.
     """
-    return OperatorError(f"{argument}={value}; wanted {rule} ({source}). {remedy}")
+    return OperatorError(f"{argument}={value}; expected {rule} ({source}). {remedy}")
 
 
 def is_capturing() -> bool:

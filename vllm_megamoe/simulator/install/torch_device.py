@@ -37,7 +37,7 @@ class DeviceMode(TorchFunctionMode):
         placed = {name: _to_cpu(value, name == "device") for name, value in (kwargs or {}).items()}
         moved = tuple(_to_cpu(value) for value in args)
         if _is_the_operators(func):
-            # Past the formatted tensors' own dispatch, which refuses what it does not know: this operator knows blocks.
+            # Past the formatted tensors' own dispatch, which rejects what it does not know: this operator knows blocks.
             return func.default.redispatch(_CPU, *moved, **placed)
         return func(*moved, **placed)
 

@@ -1,4 +1,4 @@
-"""Scenes that the twin refuses, and what it says: argument, value, rule, source, remedy, what the device would do."""
+"""Scenes that the twin rejects, and what it says: argument, value, rule, source, remedy, what the device would do."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,11 @@ from profiles.layers import LEGAL_91
 from profiles.scenes import Scene
 
 A2_A3 = ("a2@9.1", "a3@9.1", "a2@9.2", "a3@9.2")
-SILENT = r".* The device would not refuse: it "
+SILENT = r".* The device would not reject: it "
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """The error's text begins like `message`, at creation of the buffer or at the call."""
 
     scene: Scene
@@ -23,107 +23,109 @@ def on_950_of_91(change: str = "", kind: str = "a8w8-fp", **buffer: object) -> S
 
 
 REFUSALS = [
-    Refusal(
+    Rejection(
         Scene("a2@9.1", "a16w16", {"hidden": 1280}),
         "creation",
-        r"hidden=1280; wanted in \[1024, 8192\] and a multiple of 512 with profile a2@9\.1 "
+        r"hidden=1280; expected in \[1024, 8192\] and a multiple of 512 with profile a2@9\.1 "
         r"\(torch_api\.txt:441.*\)\. Pad with zeros to 1536\.",
     ),
-    Refusal(
+    Rejection(
         Scene("a3@9.2", "a16w16", {"num_max_tokens_per_rank": 4097}),
         "creation",
-        r"num_max_tokens_per_rank=4097; wanted in \[1, 4096\]",
+        r"num_max_tokens_per_rank=4097; expected in \[1, 4096\]",
     ),
-    Refusal(Scene("950@9.2", "a8w8-fp", {"num_topk": 33}), "creation", r"num_topk=33; wanted in \[1, 32\]"),
-    Refusal(
+    Rejection(Scene("950@9.2", "a8w8-fp", {"num_topk": 33}), "creation", r"num_topk=33; expected in \[1, 32\]"),
+    Rejection(
         on_950_of_91("five_ids", num_topk=5),
         "call",
-        r"num_topk=5; wanted one of 6, 8 with profile 950@9\.1 \(torch_api\.txt:456",
+        r"num_topk=5; expected one of 6, 8 with profile 950@9\.1 \(torch_api\.txt:456",
     ),
-    Refusal(
+    Rejection(
         Scene("950@9.2", "a8w8-fp", topology="urma", change="swigluoai"),
         "call",
-        "activation='swigluoai'; wanted one of swiglu, situglu on URMA",
+        "activation='swigluoai'; expected one of swiglu, situglu on URMA",
     ),
-    Refusal(
+    Rejection(
         Scene("950@9.2", "a8w8-fp", {"combine_comm_mode": 1}, topology="urma"),
         "call",
-        "combine_comm_mode=1; wanted 0 on URMA",
+        "combine_comm_mode=1; expected 0 on URMA",
     ),
     # creation runs the size function alone, which looks at none of these (op csrc 9.1.0 and 2026-08)
-    Refusal(Scene("a3@9.1", "a16w16", {"comm_alg": "ring"}), "call", r"comm_alg='ring'; wanted '' .* profile a3@9\.1 "),
-    Refusal(
+    Rejection(
+        Scene("a3@9.1", "a16w16", {"comm_alg": "ring"}), "call", r"comm_alg='ring'; expected '' .* profile a3@9\.1 "
+    ),
+    Rejection(
         Scene("950@9.2", "a8w8-fp", {"combine_quant_mode": 1}),
         "call",
-        r"combine_quant_mode=1; wanted one of 0, 3, 4 with profile 950@9\.2 ",
+        r"combine_quant_mode=1; expected one of 0, 3, 4 with profile 950@9\.2 ",
     ),
-    Refusal(
+    Rejection(
         Scene("a2@9.1", "a8w8-int", {"dispatch_quant_out_dtype": None}),
         "call",
-        "dispatch_quant_out_dtype=None; wanted one of INT8 with dispatch_quant_mode=2 ",
+        "dispatch_quant_out_dtype=None; expected one of INT8 with dispatch_quant_mode=2 ",
     ),
-    Refusal(
+    Rejection(
         Scene("950@9.2", "a8w8-fp", {"combine_comm_mode": 1, "combine_quant_mode": 3}),
         "call",
-        "combine_comm_mode=1; wanted 0 with combine_quant_mode=3 ",
+        "combine_comm_mode=1; expected 0 with combine_quant_mode=3 ",
     ),
     *(
-        Refusal(
+        Rejection(
             Scene(name, "a16w16", change="router_bf16"),
             "call",
-            rf"topk_weights\.dtype=BF16; wanted FLOAT .*Convert with \.float\(\)\.{SILENT}reads the BF16 memory",
+            rf"topk_weights\.dtype=BF16; expected FLOAT .*Convert with \.float\(\)\.{SILENT}reads the BF16 memory",
         )
         for name in A2_A3
     ),
-    Refusal(
+    Rejection(
         Scene("950@9.2", "a8w8-fp", change="clamp_0"),
         "call",
-        rf"activation_clamp=0\.0; wanted above 0 {SILENT}clamps the up half to 0",
+        rf"activation_clamp=0\.0; expected above 0 {SILENT}clamps the up half to 0",
     ),
-    Refusal(
+    Rejection(
         on_950_of_91("stacked_clamp"),
         "call",
-        rf"activation_clamp=7\.0; wanted None {SILENT}computes without the clamp",
+        rf"activation_clamp=7\.0; expected None {SILENT}computes without the clamp",
     ),
-    Refusal(
+    Rejection(
         on_950_of_91(dispatch_quant_out_dtype=296),
         "creation",
-        rf"dispatch_quant_out_dtype=FLOAT4_E2M1; wanted {SILENT}quantises to FLOAT8_E5M2",
+        rf"dispatch_quant_out_dtype=FLOAT4_E2M1; expected {SILENT}quantises to FLOAT8_E5M2",
     ),
-    Refusal(
+    Rejection(
         on_950_of_91("clamp_0", kind="a8w4-fp"),
         "call",
         rf"l1_weights=FLOAT4_E2M1 and {SILENT}reads the FP4 bytes as FP8",
     ),
-    Refusal(
+    Rejection(
         on_950_of_91("stacked_fewer_rows"),
         "call",
-        "x: rows=3; wanted 4, num_max_tokens_per_rank of the buffer: no other number",
+        "x: rows=3; expected 4, num_max_tokens_per_rank of the buffer: no other number",
     ),
-    Refusal(
+    Rejection(
         Scene("a3@9.1", "a8w4-int"),
         "call",
-        r"max_recv_token_num=0; wanted at least 32: 2 x .*would not refuse: once half of the capacity",
+        r"max_recv_token_num=0; expected at least 32: 2 x .*would not reject: once half of the capacity",
     ),
-    Refusal(
+    Rejection(
         Scene("a3@9.1", "a8w4-int", {"max_recv_token_num": 31}),
         "call",
-        "max_recv_token_num=31; wanted at least 32",
+        "max_recv_token_num=31; expected at least 32",
     ),
-    Refusal(
+    Rejection(
         Scene("a2@9.2", "a8w4-int", change="int32_rows"),
         "call",
-        rf"l1_weights, l2_weights=ND and ND; wanted FRACTAL_NZ {SILENT}takes int32 memory",
+        rf"l1_weights, l2_weights=ND and ND; expected FRACTAL_NZ {SILENT}takes int32 memory",
     ),
-    Refusal(
+    Rejection(
         Scene("a2@9.2", "a16w16", change="stacked"),
         "call",
-        "l1_weights=one 3-D stack of all experts; wanted a list",
+        "l1_weights=one 3-D stack of all experts; expected a list",
     ),
-    Refusal(Scene("950@9.2", "a8w8-fp", change="mask"), "call", "x_active_mask=a tensor; wanted None"),
-    Refusal(
+    Rejection(Scene("950@9.2", "a8w8-fp", change="mask"), "call", "x_active_mask=a tensor; expected None"),
+    Rejection(
         Scene("a2@9.1", "a16w16", environment={"HCCL_BUFFSIZE": "10"}),
         "call",
-        r"ccl_buffer_size=20971520; wanted at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ",
+        r"ccl_buffer_size=20971520; expected at least \d+ bytes .*Set HCCL_BUFFSIZE=11 ",
     ),
 ]

@@ -1,0 +1,46 @@
+"""Element types in every spelling that callers use: torch dtypes, torch's enum numbers, ACL's numbers + 256."""
+
+import torch
+
+from vllm_megamoe.acl import CODE_OFFSET, AclDtype
+from vllm_megamoe.errors import LayoutError
+
+_OF_TORCH: dict[torch.dtype, AclDtype] = {
+    torch.float32: AclDtype.FLOAT,
+    torch.float16: AclDtype.FLOAT16,
+    torch.int8: AclDtype.INT8,
+    torch.bfloat16: AclDtype.BF16,
+    torch.float8_e5m2: AclDtype.FLOAT8_E5M2,
+    torch.float8_e4m3fn: AclDtype.FLOAT8_E4M3FN,
+    torch.float8_e8m0fnu: AclDtype.FLOAT8_E8M0,
+    torch.float4_e2m1fn_x2: AclDtype.FLOAT4_E2M1,
+}
+# Below 256 a number is an index into torch's ScalarType table (csrc GetAclDataType).
+_OF_ENUM = {1: AclDtype.INT8, 23: AclDtype.FLOAT8_E5M2, 24: AclDtype.FLOAT8_E4M3FN, 45: AclDtype.FLOAT4_E2M1}
+_UNDEFINED = 28  # GE's DT_UNDEFINED, the default before None was
+
+
+def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype | None:
+    """One element type out of a torch dtype, torch's enum number, or ACL's number + 256; None and 28 are None.
+
+    Args:
+        where: the argument's name, for the error.
+
+    Raises:
+        LayoutError: a code that the operator does not know.
+    """
+    if value is None or (isinstance(value, int) and value == _UNDEFINED):
+        return None
+    if isinstance(value, torch.dtype) and value in _OF_TORCH:
+        return _OF_TORCH[value]
+    if isinstance(value, int) and value in _OF_ENUM:
+        return _OF_ENUM[value]
+    if isinstance(value, int) and value - CODE_OFFSET in set(AclDtype):
+        return AclDtype(value - CODE_OFFSET)
+    known = ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
+    raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype, 1, 23, 24, or one of {known}.")
+
+
+def dtype_of(value: torch.dtype) -> AclDtype | None:
+    """The element type of a tensor's dtype, None where the operator has none."""
+    return _OF_TORCH.get(value)
