@@ -262,7 +262,7 @@ def _fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int
 
 def _fill_gate_up(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
     """[E, 2R, C] -> [E, 2 rows, columns], each half of the rows padded by itself."""
-    halves = t.unflatten(1, (2, t.shape[1] // 2))
+    halves = t.reshape(t.shape[0], 2, t.shape[1] // 2, t.shape[2])
     return _fill(halves, rows, columns, value).flatten(1, 2)
 
 

@@ -114,14 +114,15 @@ def _dense(experts: DenseExperts, e: int) -> ExpertOperands:
 
 def _ints(experts: IntExperts, e: int, nibbles: Nibbles) -> ExpertOperands:
     w13, w2, s13, s2 = experts.w13[e], experts.w2[e], experts.w13_scale[e], experts.w2_scale[e]
+    scales = to_uint64(s13), to_uint64(s2)
+
+    def blocks(matrix: Tensor) -> Tensor:
+        return format_cast(matrix, AclFormat.FRACTAL_NZ)
+
     if experts.bits == 8:
-        codes = _k_first(w13), _k_first(w2)
-        biases = None, None
-    else:
-        codes = _packed(w13, nibbles), _packed(w2, nibbles)
-        biases = _int4_bias(w13, s13), _int4_bias(w2, s2)
-    l1, l2 = (format_cast(matrix, AclFormat.FRACTAL_NZ) for matrix in codes)
-    return ExpertOperands(l1, l2, to_uint64(s13), to_uint64(s2), *biases)
+        return ExpertOperands(blocks(_k_first(w13)), blocks(_k_first(w2)), *scales)
+    packed = blocks(_packed(w13, nibbles)), blocks(_packed(w2, nibbles))
+    return ExpertOperands(*packed, *scales, _int4_bias(w13, s13), _int4_bias(w2, s2))
 
 
 def _packed(q: Tensor, nibbles: Nibbles) -> Tensor:
