@@ -13,7 +13,7 @@ from vllm_megamoe.cli.report.schema import ComparisonReport, CurvePoint
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.plan import draft_plan
+from vllm_megamoe.plan.plan import draft_plan, plan_of
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 
 
@@ -21,7 +21,7 @@ def make_curve(model: Model, plan: Plan, sizes: tuple[int, ...]) -> tuple[CurveP
     """One point for each size at which something can be planned; options and tokens stay."""
     points = []
     for size in sizes:
-        there, _ = draft_plan(at_ep_size(plan.engine, size), model.layers, plan.options)
+        there = plan_of(draft_plan(at_ep_size(plan.engine, size), model.layers, plan.options))
         memory, wire = memory_of(there), wire_of(there)
         if memory is not None and wire is not None:
             points.append(CurvePoint(ep_size=size, memory=memory, wire=wire))
