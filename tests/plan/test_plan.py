@@ -101,7 +101,9 @@ def test_the_number_that_a_remedy_names_is_enough(name: str) -> None:
     """768 to 1024 is a third more, and 0.33 would be rejected again."""
     with pytest.raises(ConfigError) as caught:
         plan(QWEN3_30B, profile="a3@9.1", **{name: 0.001})
-    (number,) = re.findall(r"max_padding_overhead to ([\d.]+) to|Set workspace_budget_gib to ([\d.]+)\.", str(caught.value))
+    (number,) = re.findall(
+        r"max_padding_overhead to ([\d.]+) to|Set workspace_budget_gib to ([\d.]+)\.", str(caught.value)
+    )
     assert plan(QWEN3_30B, profile="a3@9.1", **{name: float("".join(number))}).capacity.chunk >= 1
 
 
