@@ -11,7 +11,7 @@ from typing import Any
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.families import BY_ARCHITECTURE, WRAPPERS
-from vllm_megamoe.plan.read_config.family import Family, generic
+from vllm_megamoe.plan.read_config.family import NUM_LAYERS, Family, generic
 from vllm_megamoe.plan.read_config.keys import Keys
 from vllm_megamoe.plan.read_config.where import MOE_KINDS, hybrid_kinds
 from vllm_megamoe.plan.registry import taught
@@ -174,6 +174,13 @@ def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(section, Mapping):
             return text_section(section)
     return config
+
+
+def num_layers_of(config: Mapping[str, Any]) -> int:
+    """Decoder layers, 0 where the config does not say; some configs list a value for each block instead."""
+    section = text_section(config)
+    counts = [section.get(name) for name in NUM_LAYERS]
+    return next((count for count in counts if isinstance(count, int)), 0)
 
 
 def _first(config: Mapping[str, Any]) -> str:
