@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.profiles.profile import Profile
@@ -42,7 +43,7 @@ def choose_use_case(layer: MoeFacts, profile: Profile, options: Options, dtype: 
         legal = [str(u.value) for u, facts in USE_CASES.items() if profile.product in facts.products]
         wrong.append((f"{chosen.value} on {profile.name}", f"one of {', '.join(legal)}", "Change use_case."))
     loss = "" if chosen is UseCase.A16W16 else LOSS.get(chosen, "")
-    if layer.experts_format != "bf16":
+    if layer.experts_format != BF16:
         # The rule about formats speaks; nothing else can be said of a conversion that does not exist.
         return UseCaseChoice(chosen, "", tuple(wrong))
     if chosen is not UseCase.A16W16 and not loss:
