@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.cli.model import Model, read_facts, read_model
+from vllm_megamoe.cli.model import ModelFiles, read_facts, read_files
 from vllm_megamoe.cli.report.make import make_report
 from vllm_megamoe.cli.report.schema import GroupReport, PlanReport
 from vllm_megamoe.cli.request import Request
@@ -64,9 +64,9 @@ def configs_folder() -> Path:
 def page(configs: Path, proven: Path = PROVEN) -> str:
     """The page's text."""
     rows = json.loads(proven.read_text(encoding="utf-8"))
-    models = [read_facts(read_model(str(file))) for file in sorted(configs.glob("*_config.json")) if _is_model(file)]
-    with_experts = [model for model in models if model.layers]
-    dense = [model.name for model in models if not model.layers]
+    models = [read_files(str(file)) for file in sorted(configs.glob("*_config.json")) if _is_model(file)]
+    with_experts = [model for model in models if read_facts(model).layers]
+    dense = [model.name for model in models if not read_facts(model).layers]
     parts = [_HEAD, *_lines(_proofs(rows)), _TABLE.rstrip("\n"), ""]
     parts += _lines(_models(with_experts, rows))
     if dense:
@@ -96,18 +96,18 @@ def _proofs(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         yield row["family"], row["proof"], shared, layouts, target, link
 
 
-def _models(models: list[Model], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _models(models: list[ModelFiles], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     proof = {architecture: row["proof"] for row in reversed(rows) for architecture in row["architectures"]}
     yield *_COLUMNS, *PROFILES
-    for model in models:
+    for files in models:
         request = [Request({"profile": name, "requant": "allow"}) for name in ("none", *PROFILES)]
-        alone, *products = [make_report(model, each)[0] for each in request]
-        served = model.without_drafts()
-        facts = served.layers[0]
+        alone, *products = [make_report(files, each)[0] for each in request]
+        model = read_facts(files)
+        facts = model.layers[0]
         yield (
             model.name,
-            proof.get(model.architecture, "-"),
-            ", ".join(f.label if f.loads else f"({f.label})" for f in served.formats),
+            proof.get(model.facts.architecture, "-"),
+            ", ".join(f.label if f.loads else f"({f.label})" for f in model.formats),
             ", ".join(g.layers if len(g.layers) < 20 else f"{g.count} of them" for g in alone.groups),
             f"{facts.num_experts}, {facts.topk}",
             f"{facts.hidden}, {facts.intermediate_hidden}",

@@ -11,6 +11,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
@@ -65,7 +66,7 @@ class LiveLayer:
             self.layer,
             self._format(expert_names(self.layer)),
             runner,
-            self._format(names) if names else "bf16",
+            self._format(names) if names else BF16,
             self.vllm_config.model_config.hf_text_config,
         )
         parallel = self.layer.moe_config.moe_parallel_config
@@ -81,7 +82,7 @@ class LiveLayer:
     def _runner(self) -> Any:
         return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
 
-    def _format(self, names: list[str]) -> str:
+    def _format(self, names: list[str]) -> ExpertsFormat:
         text_config = self.vllm_config.model_config.hf_text_config
         return experts_format(self.section, names, self.side_files, getattr(text_config, "expert_dtype", None) or "")
 

@@ -11,19 +11,17 @@ without `--quantization megamoe` the wrapper only delegates.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from vllm.platforms import current_platform
 
-from vllm_megamoe.checkpoint.formats import BF16
-from vllm_megamoe.checkpoint.recognise import formats_of, section_of, surely_quantised
 from vllm_megamoe.environment import check_environment, hccl_buffsize
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
-from vllm_megamoe.plan.read_config.reader import is_known, read_layers
 from vllm_megamoe.plan.screen import render
 
 logger = logging.getLogger(__name__)
@@ -120,23 +118,35 @@ def before_platform(vllm_config: Any) -> None:
             f"platform: {current_platform.device_name}; expected cpu. This version has no lane for another platform "
             "yet: it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
         )
-    config = vllm_config.model_config.hf_config.to_dict()
-    layers = read_layers(config, _format_of(config, vllm_config.quant_config.side_files))
-    # A checkpoint's draft layers are loaded only where the user asked for speculation.
-    served = [layer for layer in layers if not layer.draft or vllm_config.speculative_config is not None]
-    plan = make_plan(read_engine(vllm_config), served, options, wrong)
+    facts = read_served(vllm_config)
+    for note in facts.notes:
+        logger.info("megamoe: %s", note)
+    plan = make_plan(read_engine(vllm_config), facts.layers, options, wrong)
     if plan.layers:
         logger.info("%s", render(plan))
     set_cpu_defaults(vllm_config.parallel_config)
 
 
-def _format_of(config: Mapping[str, Any], side_files: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """The formats by name where the names are sure; else only what no naming style leaves out counts as quantised."""
-    if is_known(config):
-        return formats_of(config, side_files)
-    text = config.get("text_config") or config
-    sure = surely_quantised(section_of(config), int(text.get("num_hidden_layers") or 1), side_files)
-    return lambda name: sure or BF16
+def read_served(vllm_config: Any) -> ModelFacts:
+    """The model's facts as vLLM would load it, by the same reading as the command line's.
+
+    Raises:
+        ConfigError: for a value of the config that is not what its key promises.
+    """
+    config = vllm_config.model_config.hf_config.to_dict()
+    speculative = read_speculation(vllm_config.speculative_config)
+    return read_model(config, vllm_config.quant_config.side_files, speculative=speculative)
+
+
+def read_speculation(config: Any) -> Speculation | None:
+    """What speculation loads, from vLLM's SpeculativeConfig; None for None."""
+    if config is None:
+        return None
+    target, draft = config.target_model_config, config.draft_model_config
+    if draft is None or draft is target or draft.model in (target.model, target.model_weights):
+        return Speculation(config.method)
+    quantization = config.quantization or ""
+    return Speculation(config.method, DraftModel(draft.model, draft.hf_config.to_dict(), {}, quantization))
 
 
 def _ours(vllm_config: Any) -> bool:

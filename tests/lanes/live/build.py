@@ -21,6 +21,7 @@ from vllm.distributed import init_distributed_environment, initialize_model_para
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 
+from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.lanes.layer_facts import read_layer
 
 # The model whose engine config holds the blocks.
@@ -56,7 +57,7 @@ def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous
     text_config = vllm_config.model_config.hf_text_config
     layers = vllm_config.compilation_config.static_forward_context.values()
     runners = [layer for layer in layers if hasattr(layer, "routed_experts")]
-    return [asdict(read_layer(r.routed_experts, "bf16", runner=r, text_config=text_config)) for r in runners]
+    return [asdict(read_layer(r.routed_experts, BF16, runner=r, text_config=text_config)) for r in runners]
 
 
 def main(configs_file: str, folder: str) -> None:

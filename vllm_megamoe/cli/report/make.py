@@ -8,7 +8,7 @@ Plan a model and put the answer together.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_megamoe.cli.model import Model
+from vllm_megamoe.cli.model import Model, ModelFiles, read_facts
 from vllm_megamoe.cli.report.groups import hccl_of, legal_ep_sizes, make_groups, memory_of, usual_size, wire_of
 from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
 from vllm_megamoe.cli.request import Request
@@ -20,23 +20,21 @@ from vllm_megamoe.cli.serve_line.suggest import correct_variables, suggest_line
 from vllm_megamoe.environment import PROFILE_VARIABLE
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.model import Speculation
 from vllm_megamoe.plan.options import KEY, Options
-from vllm_megamoe.plan.plan import draft_plan
+from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
 
-def notes_of(model: Model, drafts_left_out: int, line: ServeLine | None) -> Iterator[str]:
+def notes_of(model: Model, line: ServeLine | None) -> Iterator[str]:
     """Sentences about the model and the command line."""
-    if model.layers and not model.known:
-        yield (
-            f"{model.architecture or 'This architecture'} stands in no table: its config was read by the names that "
-            "most configs share. Compare the sizes with the model's code, or teach it with register_model_facts."
-        )
+    yield from model.facts.notes
     for each in model.formats:
         if not each.loads:
             yield f"{each.label} cannot be loaded yet; {each.note}."
-    if drafts_left_out:
-        yield f"{drafts_left_out} draft (MTP) layer(s) with experts are left out; --draft plans them, for speculation."
+    if model.facts.drafts_left_out:
+        left_out = f"{model.facts.drafts_left_out} draft (MTP) layer(s) with experts are left out"
+        yield f"{left_out}; --draft plans them, for speculation."
     if line is not None and line.value("config") is not None:
         yield f"--config {line.value('config')} is not read: flags in it are not part of this plan."
 
@@ -76,32 +74,32 @@ class _Setting:
     steps: tuple[Step, ...] = ()
 
 
-def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None]:
+def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan | None, Model]:
     """Plan what was asked for.
 
     Returns:
-        The report, and the plan that it was made from; None for a model without experts.
+        The report, the plan that it was made from (None for a model without experts), and the model as it was read.
 
     Raises:
         ConfigError: for a command line, an option or a profile that cannot be read.
     """
     line = read_line(request.line) if request.line else None
-    left_out = 0 if request.draft or (line is not None and speculates(line)) else model.num_drafts
-    if left_out:
-        model = model.without_drafts()
+    speculative = Speculation("mtp") if request.draft or (line is not None and speculates(line)) else None
+    model = read_facts(files, speculative)
     setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
     if not model.layers:
-        return _without_experts(model, setting), None
-    plan, violations = draft_plan(setting.engine, model.layers, setting.options)
+        return _without_experts(model, setting), None, model
+    verdict = draft_plan(setting.engine, model.layers, setting.options)
+    plan, violations = plan_of(verdict), violations_of(verdict)
     wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     line, steps = _command(model, setting, plan, request.draft)
     report = PlanReport(
         model=model.name,
-        architecture=model.architecture,
-        num_layers=model.num_layers,
+        architecture=model.facts.architecture,
+        num_layers=model.facts.num_layers,
         moe_layers=len(model.layers),
-        drafts_left_out=left_out,
+        drafts_left_out=model.facts.drafts_left_out,
         summary=summary_of(model, setting.engine, setting.profile, len(wrong)),
         holds=not wrong,
         profile=setting.profile.name,
@@ -114,11 +112,11 @@ def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None
         hccl_buffsize_mb=hccl_of(plan),
         wire=wire_of(plan),
         violations=tuple(wrong),
-        notes=tuple(notes_of(model, left_out, setting.line)),
+        notes=tuple(notes_of(model, setting.line)),
         corrections=steps,
         command=write_line(line) if setting.line is not None or not wrong else None,
     )
-    return report, plan
+    return report, plan, model
 
 
 def _from_sizes(model: Model, request: Request) -> _Setting:
@@ -183,8 +181,8 @@ def _engine(setting: _Setting) -> EngineReport:
 def _without_experts(model: Model, setting: _Setting) -> PlanReport:
     return PlanReport(
         model=model.name,
-        architecture=model.architecture,
-        num_layers=model.num_layers,
+        architecture=model.facts.architecture,
+        num_layers=model.facts.num_layers,
         moe_layers=0,
         summary=summary_of(model, setting.engine, setting.profile, 0),
         holds=True,
