@@ -19,7 +19,7 @@ from vllm.platforms import current_platform
 
 from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.checkpoint.recognise import formats_of, section_of, surely_quantised
-from vllm_megamoe.environment import hccl_buffsize
+from vllm_megamoe.environment import check_environment, hccl_buffsize
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
@@ -113,6 +113,7 @@ def before_platform(vllm_config: Any) -> None:
     Raises:
         ConfigError: with every violated rule, before an engine process or a weight is touched.
     """
+    check_environment()
     options, wrong = Options.read(vllm_config.additional_config)
     if not current_platform.is_cpu():
         wrong.append(
