@@ -145,8 +145,6 @@ def test_rejected(arguments: tuple[object, ...], word: str) -> None:
         ("situglu", (2.0, 3), None, {"beta": 2.0, "linear_beta": 3.0}),
     ],
 )
-def test_the_documents_list_form(
-    name: str, listed: list[float], clamp: float | None, named: dict[str, float]
-) -> None:
+def test_the_documents_list_form(name: str, listed: list[float], clamp: float | None, named: dict[str, float]) -> None:
     # operator_readme.txt, activation_params: order and number of the list by activation
     assert Activation.of(name, None, listed) == Activation.of(name, clamp, named)

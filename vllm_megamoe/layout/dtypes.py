@@ -15,6 +15,9 @@ _OF_TORCH: dict[torch.dtype, AclDtype] = {
     torch.float8_e8m0fnu: AclDtype.FLOAT8_E8M0,
     torch.float4_e2m1fn_x2: AclDtype.FLOAT4_E2M1,
 }
+CODES: dict[torch.dtype, int] = {dtype: found.code for dtype, found in _OF_TORCH.items()}
+"""torch's dtypes as the numbers that dtype arguments of the operator carry."""
+
 # Below 256 a number is an index into torch's ScalarType table (csrc GetAclDataType).
 _OF_ENUM = {1: AclDtype.INT8, 23: AclDtype.FLOAT8_E5M2, 24: AclDtype.FLOAT8_E4M3FN, 45: AclDtype.FLOAT4_E2M1}
 _UNDEFINED = 28  # GE's DT_UNDEFINED, the default before None was

@@ -30,7 +30,7 @@ _SOURCE = "(operator_readme.txt, activation_params)"
 
 
 def named_parameters(activation: Any, clamp: Any, params: Any) -> tuple[float | None, dict[str, float]]:
-    """Clamp and named parameters of a call, from either form of `activation_params`.
+    """Clamp and named parameters of a call, from either form of `activation_params`; their values are not judged.
 
     Args:
         activation, clamp, params: `activation`, `activation_clamp` and `activation_params` of `mega_moe`: params as a
@@ -38,49 +38,42 @@ def named_parameters(activation: Any, clamp: Any, params: Any) -> tuple[float | 
             activation has one.
 
     Raises:
-        OperatorError: an unknown activation or parameter, a list of another length, a clamp that is given twice or
-            that the activation does not have, anything that is no number.
+        OperatorError: anything that is no number, a list of another length than the activation's, or a clamp that is
+            given twice.
     """
-    if not isinstance(activation, str) or activation not in PARAMETERS:
-        names = ", ".join(PARAMETERS)
-        raise OperatorError(f"activation={activation!r}; expected one of {names}. Pass activation='swiglu', say.")
-    clamp = None if clamp is None else _number("activation_clamp", clamp)
-    names = PARAMETERS[activation]
+    if not isinstance(activation, str):
+        raise _unknown(activation)
+    limit = None if clamp is None else _number("activation_clamp", clamp)
     if params is None or isinstance(params, Mapping):
-        given = {key: _number(f"activation_params[{key!r}]", value) for key, value in (params or {}).items()}
-        allowed = [name for name in names if name != "clamp"]
-        if unknown := sorted(str(key) for key in given if key not in allowed):
-            takes = f"only {', '.join(allowed)}" if allowed else "nothing"
-            raise OperatorError(
-                f"activation_params has {', '.join(unknown)}; expected {takes} for {activation} {_SOURCE}. "
-                "Leave the others out; a clamp goes into activation_clamp."
-            )
-    elif isinstance(params, Sequence) and not isinstance(params, str):
-        if len(params) not in _LENGTHS[activation]:
-            forms = " or ".join(f"[{', '.join(names[:length])}]" for length in _LENGTHS[activation])
-            raise OperatorError(
-                f"activation_params={list(params)!r}; expected {forms} for {activation} {_SOURCE}. Pass one of these."
-            )
-        listed = [_number(f"activation_params[{place}]", value) for place, value in enumerate(params)]
-        given = dict(zip(names, listed, strict=False))
-        if "clamp" in given:
-            if clamp is not None:
-                raise OperatorError(
-                    f"activation_clamp={clamp!r}; expected None beside activation_params={list(params)!r}, whose first "
-                    f"number is the clamp {_SOURCE}. Give the clamp once."
-                )
-            clamp = given.pop("clamp")
-    else:
+        return limit, {str(key): _number(f"activation_params[{key!r}]", value) for key, value in (params or {}).items()}
+    if isinstance(params, str) or not isinstance(params, Sequence):
         raise OperatorError(
             f"activation_params={params!r}; expected None, a mapping of names to numbers, or a list of numbers "
             f"{_SOURCE}. Pass {{'alpha': 1.702, 'beta': 1.0}} for swigluoai, say."
         )
-    if clamp is not None and "clamp" not in names:
+    if activation not in PARAMETERS:
+        raise _unknown(activation)
+    names = PARAMETERS[activation]
+    if len(params) not in _LENGTHS[activation]:
+        forms = " or ".join(f"[{', '.join(names[:length])}]" for length in _LENGTHS[activation])
         raise OperatorError(
-            f"activation_clamp={clamp!r}; expected None: {activation} has no clamp {_SOURCE}. Pass None, or take an "
-            "activation that has one."
+            f"activation_params={list(params)!r}; expected {forms} for {activation} {_SOURCE}. Pass one of these."
         )
-    return clamp, given
+    listed = [_number(f"activation_params[{place}]", value) for place, value in enumerate(params)]
+    named = dict(zip(names, listed, strict=False))
+    if "clamp" not in named:
+        return limit, named
+    if limit is not None:
+        raise OperatorError(
+            f"activation_clamp={limit!r}; expected None beside activation_params={list(params)!r}, whose first "
+            f"number is the clamp {_SOURCE}. Give the clamp once."
+        )
+    return named.pop("clamp"), named
+
+
+def _unknown(activation: Any) -> OperatorError:
+    names = ", ".join(PARAMETERS)
+    return OperatorError(f"activation={activation!r}; expected one of {names}. Pass activation='swiglu', say.")
 
 
 def _number(name: str, value: Any) -> float:
@@ -122,10 +115,25 @@ class Activation:
         """Read the arguments of `mega_moe`.
 
         Raises:
-            OperatorError: see `named_parameters`; a negative or NaN clamp, a parameter that is not finite in float32,
-                or one of `situglu` that is not above 0 (operator_readme.txt; HEAD's tiling rejects only 0).
+            OperatorError: see `named_parameters`; an unknown activation or parameter, a clamp that the activation does
+                not have, a negative or NaN one, a parameter that is not finite in float32, or one of `situglu` that is
+                not above 0 (operator_readme.txt; HEAD's tiling rejects only 0).
         """
         given_clamp, given = named_parameters(activation, activation_clamp, activation_params)
+        if activation not in PARAMETERS:
+            raise _unknown(activation)
+        allowed = [name for name in PARAMETERS[activation] if name != "clamp"]
+        if unknown := sorted(set(given) - set(allowed)):
+            takes = f"only {', '.join(allowed)}" if allowed else "nothing"
+            raise OperatorError(
+                f"activation_params has {', '.join(unknown)}; expected {takes} for {activation} {_SOURCE}. "
+                "Leave the others out; a clamp goes into activation_clamp."
+            )
+        if given_clamp is not None and "clamp" not in PARAMETERS[activation]:
+            raise OperatorError(
+                f"activation_clamp={given_clamp!r}; expected None: {activation} has no clamp {_SOURCE}. Pass None, or "
+                "take an activation that has one."
+            )
         if given_clamp is not None and not given_clamp >= 0:
             raise OperatorError(
                 f"activation_clamp={given_clamp!r}; expected a number of at least 0, or None {_SOURCE}. Pass None for "

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import LayoutError, OperatorError
-from vllm_megamoe.layout.dtypes import normalise_dtype
+from vllm_megamoe.layout.dtypes import CODES, normalise_dtype
 from vllm_megamoe.layout.formatted import FormattedTensor
 from vllm_megamoe.ops.rejection import rejection
 
@@ -46,6 +46,7 @@ class Argument:
         least: smallest number, None for any.
         choices: values that mean something, empty for any.
         agreed: whether all ranks must give the same (operator_readme.txt, consistency constraints).
+        late: whether only a product's calls look at it, and its creation does not (op csrc, size function).
     """
 
     name: str
@@ -57,6 +58,7 @@ class Argument:
     least: int | None
     choices: tuple[int | str, ...]
     agreed: bool
+    late: bool
 
     @property
     def is_required(self) -> bool:
@@ -70,73 +72,86 @@ class Argument:
         return isinstance(value, int | str) and not isinstance(value, bool) and bool(value == self.default)
 
 
-def _argument(
+def _is(
     kind: Kind,
-    default: Any = REQUIRED,
+    schema: str = "",
     *,
     since: Since = "9.1",
-    schema: str = "",
     least: int | None = None,
     choices: tuple[int | str, ...] = (),
     agreed: bool = False,
-) -> Any:
-    said = {"kind": kind, "since": since, "schema": schema, "least": least, "choices": choices, "agreed": agreed}
-    return field(default=default, metadata=said)
+    late: bool = False,
+) -> dict[str, Any]:
+    """What the table says of a field beside its name and default; see `Argument`."""
+    said = {"kind": kind, "since": since, "schema": schema, "least": least, "choices": choices}
+    return said | {"agreed": agreed, "late": late}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateArguments:
     """Arguments of `get_symm_buffer_for_mega_moe`, in its order; meanings there."""
 
-    group: Any = _argument("group")
-    num_experts: int = _argument("whole", schema="moe_expert_num", least=1, agreed=True)
-    num_max_tokens_per_rank: int = _argument("whole", schema="num_max_tokens_per_rank", least=0, agreed=True)
-    num_topk: int = _argument("whole", least=1, agreed=True)
-    hidden: int = _argument("whole", least=1, agreed=True)
-    intermediate_hidden: int = _argument("whole", least=0)
-    max_recv_token_num: int = _argument("whole", 0, schema="max_recv_token_num", least=0, agreed=True)
-    dispatch_quant_mode: int = _argument("whole", 0, schema="dispatch_quant_mode", choices=(0, 2, 4), agreed=True)
-    dispatch_quant_out_dtype: DtypeArgument = _argument("dtype", None, schema="dispatch_quant_out_dtype", agreed=True)
-    combine_quant_mode: int = _argument("whole", 0, schema="combine_quant_mode", choices=(0, 3, 4), agreed=True)
-    comm_alg: str = _argument("text", "", schema="comm_alg", choices=("",))
-    topk_weights_type: int = _argument(
-        "whole", 0, since="9.2", schema="topk_weights_type", choices=(0, 1), agreed=True
+    group: Any = field(metadata=_is("group"))
+    num_experts: int = field(metadata=_is("whole", "moe_expert_num", least=1, agreed=True))
+    num_max_tokens_per_rank: int = field(metadata=_is("whole", "num_max_tokens_per_rank", least=0, agreed=True))
+    num_topk: int = field(metadata=_is("whole", least=1, agreed=True))
+    hidden: int = field(metadata=_is("whole", least=1, agreed=True))
+    intermediate_hidden: int = field(metadata=_is("whole", least=0))
+    max_recv_token_num: int = field(default=0, metadata=_is("whole", "max_recv_token_num", least=0, agreed=True))
+    dispatch_quant_mode: int = field(
+        default=0, metadata=_is("whole", "dispatch_quant_mode", choices=(0, 2, 4), agreed=True)
     )
-    combine_comm_mode: int = _argument("whole", 0, since="later", choices=(0, 1), agreed=True)
+    dispatch_quant_out_dtype: DtypeArgument = field(
+        default=None, metadata=_is("dtype", "dispatch_quant_out_dtype", agreed=True)
+    )
+    combine_quant_mode: int = field(
+        default=0, metadata=_is("whole", "combine_quant_mode", choices=(0, 3, 4), agreed=True, late=True)
+    )
+    comm_alg: str = field(default="", metadata=_is("text", "comm_alg", choices=("",), late=True))
+    topk_weights_type: int = field(
+        default=0, metadata=_is("whole", "topk_weights_type", since="9.2", choices=(0, 1), agreed=True)
+    )
+    combine_comm_mode: int = field(
+        default=0, metadata=_is("whole", since="later", choices=(0, 1), agreed=True, late=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallArguments:
     """Arguments of `mega_moe`, in its order; shapes and types there."""
 
-    x: Tensor = _argument("tensor", schema="x")
-    topk_ids: Tensor = _argument("tensor", schema="topk_ids")
-    topk_weights: Tensor = _argument("tensor", schema="topk_weights")
-    l1_weights: WeightList = _argument("weights", schema="weight1")
-    l2_weights: WeightList = _argument("weights", schema="weight2")
-    sym_buffer: Any = _argument("buffer")
-    l1_weights_sf: WeightList | None = _argument("side", None, schema="weight_scales1")
-    l2_weights_sf: WeightList | None = _argument("side", None, schema="weight_scales2")
-    l1_bias: WeightList | None = _argument("side", None, schema="bias1")
-    l2_bias: WeightList | None = _argument("side", None, schema="bias2")
-    x_active_mask: Tensor | None = _argument("tensor", None, schema="x_active_mask")
-    activation: str = _argument("text", "swiglu", schema="activation")
-    activation_clamp: float | None = _argument("number", None, schema="activation_clamp")
-    activation_params: Mapping[str, float] | Sequence[float] | None = _argument(
-        "params", None, since="9.2", schema="activation_params"
+    x: Tensor = field(metadata=_is("tensor", "x"))
+    topk_ids: Tensor = field(metadata=_is("tensor", "topk_ids"))
+    topk_weights: Tensor = field(metadata=_is("tensor", "topk_weights"))
+    l1_weights: WeightList = field(metadata=_is("weights", "weight1"))
+    l2_weights: WeightList = field(metadata=_is("weights", "weight2"))
+    sym_buffer: Any = field(metadata=_is("buffer"))
+    l1_weights_sf: WeightList | None = field(default=None, metadata=_is("side", "weight_scales1"))
+    l2_weights_sf: WeightList | None = field(default=None, metadata=_is("side", "weight_scales2"))
+    l1_bias: WeightList | None = field(default=None, metadata=_is("side", "bias1"))
+    l2_bias: WeightList | None = field(default=None, metadata=_is("side", "bias2"))
+    x_active_mask: Tensor | None = field(default=None, metadata=_is("tensor", "x_active_mask"))
+    activation: str = field(default="swiglu", metadata=_is("text", "activation"))
+    activation_clamp: float | None = field(default=None, metadata=_is("number", "activation_clamp"))
+    activation_params: Mapping[str, float] | Sequence[float] | None = field(
+        default=None, metadata=_is("params", "activation_params", since="9.2")
     )
-    weight1_type: DtypeArgument = _argument("dtype", None, schema="weight1_type")
-    weight2_type: DtypeArgument = _argument("dtype", None, schema="weight2_type")
-    shared_l1_weights: WeightList | None = _argument("weights", None, since="9.2", schema="shared_weight1")
-    shared_l2_weights: WeightList | None = _argument("weights", None, since="9.2", schema="shared_weight2")
-    shared_l1_weights_sf: WeightList | None = _argument("side", None, since="9.2", schema="shared_weight_scales1")
-    shared_l2_weights_sf: WeightList | None = _argument("side", None, since="9.2", schema="shared_weight_scales2")
-    shared_l1_bias: WeightList | None = _argument("side", None, since="9.2", schema="shared_bias1")
-    shared_l2_bias: WeightList | None = _argument("side", None, since="9.2", schema="shared_bias2")
-    scales: Tensor | None = _argument("tensor", None, since="later")
-    shared_weight1_type: DtypeArgument = _argument("dtype", None, since="later")
-    shared_weight2_type: DtypeArgument = _argument("dtype", None, since="later")
-    shared_expert_quant_out_dtype: DtypeArgument = _argument("dtype", None, since="later")
+    weight1_type: DtypeArgument = field(default=None, metadata=_is("dtype", "weight1_type"))
+    weight2_type: DtypeArgument = field(default=None, metadata=_is("dtype", "weight2_type"))
+    shared_l1_weights: WeightList | None = field(default=None, metadata=_is("weights", "shared_weight1", since="9.2"))
+    shared_l2_weights: WeightList | None = field(default=None, metadata=_is("weights", "shared_weight2", since="9.2"))
+    shared_l1_weights_sf: WeightList | None = field(
+        default=None, metadata=_is("side", "shared_weight_scales1", since="9.2")
+    )
+    shared_l2_weights_sf: WeightList | None = field(
+        default=None, metadata=_is("side", "shared_weight_scales2", since="9.2")
+    )
+    shared_l1_bias: WeightList | None = field(default=None, metadata=_is("side", "shared_bias1", since="9.2"))
+    shared_l2_bias: WeightList | None = field(default=None, metadata=_is("side", "shared_bias2", since="9.2"))
+    scales: Tensor | None = field(default=None, metadata=_is("tensor", since="later"))
+    shared_weight1_type: DtypeArgument = field(default=None, metadata=_is("dtype", since="later"))
+    shared_weight2_type: DtypeArgument = field(default=None, metadata=_is("dtype", since="later"))
+    shared_expert_quant_out_dtype: DtypeArgument = field(default=None, metadata=_is("dtype", since="later"))
 
 
 def _table(function: Function, arguments: type) -> tuple[Argument, ...]:
@@ -148,6 +163,9 @@ CALL: tuple[Argument, ...] = _table("mega_moe", CallArguments)
 SHARED_BIASES = ("shared_l1_bias", "shared_l2_bias")
 """In the signature of both documents' newer revision, and never usable."""
 
+_DTYPE_RULE = "None, a torch dtype that the operator has, torch's number of it (1, 23, 24, 45), or ACL's number + 256"
+_DTYPE_SOURCE = "op csrc, GetAclDataType"
+_DTYPE_REMEDY = "Pass 258 for INT8, 285 for INT4, 291 or 292 for FP8 E5M2 or E4M3, 296 for FP4."
 _API, _README = "torch_api.txt, parameters", "operator_readme.txt, attributes"
 
 
@@ -168,6 +186,9 @@ def wrong_kind(argument: Argument, value: Any) -> OperatorError | None:
     kind, name = argument.kind, argument.name
     if value is None and not argument.is_required and argument.default is None:
         return None
+    if name in SHARED_BIASES:
+        source = "operator_readme.txt, sharedBias1 and sharedBias2"
+        return rejection(name, "given", "None: shared experts take no bias", source, f"Pass {name}=None.")
     if kind == "tensor":
         if isinstance(value, Tensor) and not isinstance(value, FormattedTensor):
             return None
@@ -175,9 +196,21 @@ def wrong_kind(argument: Argument, value: Any) -> OperatorError | None:
         return rejection(name, _shown(value), "a tensor in rows", _API, remedy)
     if kind in ("weights", "side"):
         return _wrong_list(argument, value)
-    if kind == "dtype" and not isinstance(value, torch.dtype | int):
-        return rejection(name, repr(value), "None, a torch dtype or a number", _README, "Pass torch.int8 or 285, say.")
+    if kind == "dtype" and (isinstance(value, bool) or (value not in CODES and not isinstance(value, int))):
+        return rejection(name, repr(value), _DTYPE_RULE, _DTYPE_SOURCE, _DTYPE_REMEDY)
     return None
+
+
+def check_kinds(arguments: CallArguments) -> None:
+    """Reject the first argument of a call that is of another kind.
+
+    Raises:
+        OperatorError: see `wrong_kind`.
+    """
+    for argument in CALL:
+        error = wrong_kind(argument, getattr(arguments, argument.name))
+        if error is not None:
+            raise error
 
 
 def _wrong_list(argument: Argument, value: Any) -> OperatorError | None:
@@ -200,33 +233,31 @@ def _shown(value: Any) -> str:
     return f"a {type(value).__name__}" if isinstance(value, Tensor | list | tuple | dict) else repr(value)
 
 
-def check_create(given: Any, *, values: bool = True) -> None:
+def check_create(given: Any, *, late: bool) -> None:
     """Reject arguments of creation that are of another kind, out of range, or no value of theirs.
 
     Args:
         given: a CreateArguments, or a SymmBuffer, whose attributes a caller may have changed.
-        values: whether to look at `choices` too. The size function of a product's creation looks at few of them, and
-            its rules say so better than this check.
+        late: whether to look at the values of `late` arguments too.
 
     Raises:
         OperatorError: naming the first one that is wrong.
     """
     for argument in CREATE:
-        name, value = argument.name, getattr(given, argument.name)
+        name, value, choices = argument.name, getattr(given, argument.name), argument.choices
         if argument.kind == "whole" and (not isinstance(value, int) or isinstance(value, bool)):
-            remedy = f"Pass a Python int such as {name}={argument.choices[-1] if argument.choices else 8}."
+            remedy = f"Pass a Python int such as {name}={choices[-1] if choices else 8}."
             raise rejection(name, repr(value), "an integer", _README, remedy)
         if argument.kind == "text" and not isinstance(value, str):
-            raise rejection(name, repr(value), "a string", _README, f"Leave it out, or pass {name}={argument.default!r}.")
+            raise rejection(name, repr(value), "a string", _README, f"Pass {name}={argument.default!r}.")
         if argument.kind == "dtype":
             dtype_of_argument(name, value)
         if argument.least is not None and value < argument.least:
-            remedy = f"Pass {argument.least} or more; {name}=8, say."
+            remedy = f"Pass {argument.default if not argument.is_required else 8}, say."
             raise rejection(name, repr(value), f"an int of at least {argument.least}", _README, remedy)
-        if values and argument.choices and value not in argument.choices:
-            expected = " or ".join(repr(choice) for choice in argument.choices)
-            remedy = f"Leave it out for {argument.default!r}."
-            raise rejection(name, repr(value), f"one of {expected}" if len(argument.choices) > 1 else expected, _README, remedy)
+        if choices and value not in choices and (late or not argument.late):
+            expected = f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0])
+            raise rejection(name, repr(value), expected, _README, f"Leave it out for {argument.default!r}.")
 
 
 def dtype_of_argument(name: str, value: Any) -> Any:
@@ -238,6 +269,4 @@ def dtype_of_argument(name: str, value: Any) -> Any:
     try:
         return normalise_dtype(value, name)
     except LayoutError as e:
-        expected = "None, a torch dtype, torch's number of it (1, 23, 24, 45), or ACL's number + 256"
-        remedy = "Pass 258 for INT8, 285 for INT4, 291 or 292 for FP8 E5M2 or E4M3, 296 for FP4."
-        raise rejection(name, repr(value), expected, "op csrc, GetAclDataType", remedy) from e
+        raise rejection(name, repr(value), _DTYPE_RULE, _DTYPE_SOURCE, _DTYPE_REMEDY) from e
