@@ -13,7 +13,7 @@ from typing import Any
 from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms import current_platform
 
-from vllm_megamoe.environment import hccl_buffsize
+from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import Lane, last_words, running_lane, working
 from vllm_megamoe.lanes.carried import Carried
@@ -23,6 +23,7 @@ from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_mo
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.screen import render
+from vllm_megamoe.plan.verdict import rejection_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +69,13 @@ def before_platform(vllm_config: Any) -> None:
     if config.carried is not None:
         return
     options, wrong = Options.read(vllm_config.additional_config)
+    wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
+    engine = _engine_or_refusal(vllm_config, options, wrong)
     facts = read_served(vllm_config)
     for note in facts.notes:
         logger.info("megamoe: %s", note)
-    plan = make_plan(read_engine(vllm_config), facts.layers, options, wrong)
+    plan = make_plan(engine, facts.layers, options, wrong)
     if plan.layers:
         logger.info("%s", render(plan))
     speculation = read_speculation(vllm_config.speculative_config)
@@ -106,6 +109,19 @@ def _lane_or_refusal(wrong: list[str]) -> Lane | None:
     except ConfigError as error:
         wrong.append(str(error))
         return None
+
+
+def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> EngineFacts:
+    """Facts of the engine, under limits that are known.
+
+    Raises:
+        ConfigError: a variable that limits hang on is wrong, so that no layer can be judged; with all of `wrong`.
+    """
+    try:
+        options.chosen_profile  # noqa: B018
+        return read_engine(vllm_config)
+    except ConfigError as error:
+        raise rejection_of(list(dict.fromkeys([*wrong, str(error)]))) from error
 
 
 def engines_plan() -> Carried | None:

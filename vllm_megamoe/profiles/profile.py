@@ -44,6 +44,12 @@ class Profile:
         return self.product == "950"
 
 
+def is_unsupported(name: str) -> bool:
+    """Whether a name is that of a product that the operator's documents exclude."""
+    product = name.split("@")[0].lower().removeprefix("atlas").removeprefix("ascend").strip(" -_")
+    return product in UNSUPPORTED or product.startswith(("310", "200i", "300i", "300v", "500"))
+
+
 def find_profile(name: str, topology: str = "auto") -> Profile:
     """The profile of that name.
 
@@ -55,9 +61,8 @@ def find_profile(name: str, topology: str = "auto") -> Profile:
         ConfigError: an unknown name, a product that the operator does not support, or `urma` on another product.
     """
     if name not in PROFILE_NAMES:
-        product = name.split("@")[0].lower().removeprefix("atlas").removeprefix("ascend").strip(" -_")
         known = ", ".join(PROFILE_NAMES)
-        if product in UNSUPPORTED or product.startswith(("310", "200i", "300i", "300v", "500")):
+        if is_unsupported(name):
             raise ConfigError(
                 f"profile={name!r}: the operator mega_moe does not exist on this product (operator_readme.txt and "
                 f"torch_api.txt, supported products: Atlas A2, Atlas A3, Ascend 950). Choose one of {known}."
