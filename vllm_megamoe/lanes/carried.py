@@ -8,6 +8,7 @@ Where no table knows the architecture and nobody taught it, config.json was read
 counts: one that the plan lacks or has wrong is planned as it stands, and the log says so.
 """
 
+import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -84,7 +85,8 @@ class Carried:
             lines = [f"{live.layer.name}: the running layer is not the one that was planned:", *_listed(said)]
             raise ConfigError("\n".join([*lines, self._remedy()]))
         if said or found is None:
-            self._tell(live, said)
+            whose = "The draft model" if live.draft else self.architecture or "This architecture"
+            _tell(live.layer.name, whose, "; ".join(said))
             return plan_layer(live.engine, live.layer, self.plan.options)
         self._check_shown(found, live)
         return found
@@ -116,16 +118,6 @@ class Carried:
             "report this model."
         )
 
-    def _tell(self, live: LiveFacts, said: list[str]) -> None:
-        whose = "The draft model" if live.draft else self.architecture or "This architecture"
-        logger.warning(
-            "megamoe: %s: %s is read by guess, and the running layer differs: %s. It is planned as it runs. Teach the "
-            "model with register_model_facts to have it in the plan at start-up.",
-            live.layer.name,
-            whose,
-            "; ".join(said),
-        )
-
     def _check_shown(self, found: LayerPlan, live: LiveFacts) -> None:
         """Rules about what no config shows, now that the layer shows it.
 
@@ -143,6 +135,18 @@ class Carried:
                 f"{live.layer.name}: with {shown | later}, as the running layer shows, the plan would be {again}; it "
                 f"was made as {found}; expected the same. Report this model."
             )
+
+
+@functools.cache
+def _tell(layer: str, whose: str, said: str) -> None:
+    """Once, though a layer is looked at without its runner and with it."""
+    logger.warning(
+        "megamoe: %s: %s is read by guess, and the running layer differs: %s. It is planned as it runs. Teach the "
+        "model with register_model_facts to have it in the plan at start-up.",
+        layer,
+        whose,
+        said,
+    )
 
 
 def _listed(said: list[str]) -> list[str]:
