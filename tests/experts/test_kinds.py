@@ -1,8 +1,9 @@
-"""Steps between kinds: the codes and scales that an independent quantiser gives, and exact steps that change no value."""
+"""Steps between kinds: the codes and scales of an independent quantiser, and exact steps that change no value."""
 
 import numpy as np
 import pytest
 import torch
+from experts.index_rules import make_dense, make_ints, make_mx
 from numpy.typing import NDArray
 from oracle import packing, quantisers
 from oracle.formats import to_bf16
@@ -80,35 +81,76 @@ def test_the_buffers_type_is_that_of_the_weights() -> None:
     assert USE_CASES[UseCase.A8W8_FP].dispatch_quant_out_dtype == 256 + 36  # ACL FLOAT8_E4M3FN
 
 
-def ints(bits: int) -> IntExperts:
-    """Every code of the width in every expert, each channel with a scale of its own."""
-    span = 2 ** (bits - 1)
-    codes = torch.arange(-span, span, dtype=torch.int16).to(torch.int8)
-    w13 = codes.repeat(EXPERTS * 4 * 256 // len(codes)).view(EXPERTS, 4, 256)
-    w2 = codes.repeat(EXPERTS * 256 * 2 // len(codes)).view(EXPERTS, 256, 2)
-    scales = torch.arange(1.0, EXPERTS * 260 + 1)
-    return IntExperts(
-        w13, scales[: EXPERTS * 4].view(EXPERTS, 4), w2, scales[EXPERTS * 4 :].view(EXPERTS, 256), 8 if bits == 8 else 4
-    )
+def made(kind: str, seed: int = 3) -> Experts:
+    """Experts of a kind, with every code of a 4-bit format and most of an 8-bit one."""
+    rng = np.random.default_rng(seed)
+    if kind == "dense":
+        return make_dense(rng, EXPERTS, HIDDEN, WIDTH)
+    if kind in ("int8", "int4"):
+        return make_ints(rng, int(kind[3:]), EXPERTS, HIDDEN, WIDTH)
+    return make_mx(rng, kind, EXPERTS, HIDDEN, WIDTH)
 
 
-def mx(elem: str) -> MxExperts:
-    """Every byte in every expert, each group with a scale of its own."""
-    per_byte = 2 if elem == "e2m1" else 1
-    columns, narrow = 256 // per_byte, 32 // per_byte
-    w13 = torch.arange(EXPERTS * 4 * columns).view(EXPERTS, 4, columns)
-    w2 = torch.arange(EXPERTS * 256 * 2 * narrow).view(EXPERTS, 256, 2 * narrow)
-    w13, w2 = w13.to(torch.uint8), w2[:, :, :narrow].reshape(EXPERTS, 256, narrow).to(torch.uint8)
-    w13 = torch.cat([w13[:, :2], w13[:, 2:]], dim=1)
-    s13 = torch.arange(EXPERTS * 4 * 8).view(EXPERTS, 4, 8).to(torch.uint8)
-    s2 = torch.arange(100, 100 + EXPERTS * 256).view(EXPERTS, 256, 1).to(torch.uint8)
-    return MxExperts(w13[:, :2], s13[:, :2], w2[:, :, : narrow // 32 or narrow], s2, elem)  # type: ignore[arg-type]
-
-
+KINDS = ("dense", "int8", "int4", "e4m3", "e5m2", "e2m1")
 EXACT = {
-    "int8": (UseCase.A8W8_INT,),
-    "int4": (UseCase.A8W8_INT, UseCase.A8W4_INT),
-    "e4m3": (UseCase.A8W8_FP,),
-    "e5m2": (UseCase.A8W8_FP,),
-    "e2m1": (UseCase.A8W8_FP, UseCase.A8W4_FP, UseCase.A4W4_FP),
+    "dense": {"a16w16"},
+    "int8": {"a8w8-int"},
+    "int4": {"a8w8-int", "a8w4-int"},
+    "e4m3": {"a8w8-fp"},
+    "e5m2": {"a8w8-fp"},
+    "e2m1": {"a8w8-fp", "a8w4-fp", "a4w4-fp"},
 }
+"""Conversions that change no value (docs/operator.md)."""
+
+
+def values(experts: Experts) -> list[NDArray[np.float64]]:
+    """What the experts stand for, w13 and w2, by formulas and ml_dtypes alone."""
+    found = []
+    for name in ("w13", "w2"):
+        w = getattr(experts, name)
+        if isinstance(experts, DenseExperts):
+            found.append(w.float().numpy().astype(np.float64))
+            continue
+        scale = getattr(experts, f"{name}_scale").numpy()
+        if isinstance(experts, IntExperts):
+            found.append(w.numpy().astype(np.float64) * scale.astype(np.float64)[:, :, None])
+            continue
+        codes = w.numpy()
+        if experts.elem == "e2m1":
+            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], -1)
+            plain = codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
+        else:
+            plain = codes.view(ml_dtypes.float8_e4m3fn if experts.elem == "e4m3" else ml_dtypes.float8_e5m2)
+        factor = np.exp2(scale.astype(np.float64) - 127).repeat(32, axis=2)[:, :, : codes.shape[2]]
+        factor[(scale == 255).repeat(32, axis=2)[:, :, : codes.shape[2]]] = np.nan
+        found.append(plain.astype(np.float64) * factor)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "use_case"), [(k, u) for k in KINDS for u in sorted(EXACT[k])])
+def test_exact_steps_change_no_value(kind: str, use_case: str) -> None:
+    experts = made(kind)
+    got = to_kind(experts, UseCase(use_case))
+    for before, after in zip(values(experts), values(got), strict=True):
+        assert np.array_equal(before, after, equal_nan=True)
+        # -0 is a value of its own in every MX format
+        assert np.array_equal(np.signbit(before), np.signbit(after))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_of_the_use_cases_own_kind_are_passed_on(kind: str) -> None:
+    own = {"dense": "a16w16", "int8": "a8w8-int", "int4": "a8w4-int", "e2m1": "a4w4-fp"}.get(kind, "a8w8-fp")
+    experts = made(kind)
+    assert kind_of(experts) == kind
+    assert to_kind(experts, UseCase(own)) is experts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_other_step_exists(kind: str) -> None:
+    """Quantised experts are never rounded again."""
+    possible = set(UseCase) if kind == "dense" else {UseCase(u) for u in EXACT[kind]}
+    assert set(reachable(kind)) == possible  # type: ignore[arg-type]
+    for use_case in set(UseCase) - possible:
+        with pytest.raises(ConfigError, match=f"{kind} experts cannot become {use_case}, .*; expected one of") as error:
+            to_kind(made(kind), use_case)
+        assert all(u.value in str(error.value) for u in possible)

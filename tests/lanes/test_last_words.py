@@ -131,7 +131,7 @@ def test_vllm_serve_ends_with_the_sentence(tmp_path: Path) -> None:
     }
     named = [word for name, value in arguments.items() for word in (f"--{name}", value)]
     done = subprocess.run(
-        [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *named, "--skip-tokenizer-init"],
+        [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *named, "--max-model-len=128", "--skip-tokenizer-init"],
         capture_output=True,
         text=True,
         env={**os.environ, "VLLM_MEGAMOE_TIMEOUT_S": "soon", "HF_HUB_OFFLINE": "1"},

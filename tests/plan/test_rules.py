@@ -7,7 +7,7 @@ import pytest
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import find_violations, make_plan
+from vllm_megamoe.plan.plan import draft_plan, make_plan, violations_of
 
 LAYER = MoeFacts(name="model.layers.3.mlp.experts", num_experts=6, topk=2, hidden=96, intermediate_hidden=64)
 ENGINE = EngineFacts(dtype="bfloat16")
@@ -44,7 +44,7 @@ ILLEGAL = {
         replace(EP2, tensor_parallel=3),
         replace(LAYER, num_experts=2**40),
         {},
-        r"do not divide over 3 ranks.*\[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024\]",
+        r"do not divide over 3 ranks.*No number of ranks suits",
     ),
     "prefill context parallel": (
         replace(EP2, prefill_context_parallel=2),
@@ -98,7 +98,7 @@ ILLEGAL = {
 @pytest.mark.parametrize("case", LEGAL)
 def test_legal(case: str) -> None:
     engine, layer, options = LEGAL[case]
-    assert find_violations(engine, [layer], Options(**options)) == []
+    assert violations_of(draft_plan(engine, [layer], Options(**options))) == ()
 
 
 @pytest.mark.parametrize("case", ILLEGAL)

@@ -52,10 +52,9 @@ def kind_of(experts: Experts) -> Kind:
             return experts.elem
 
 
-def reachable(kind: Kind, *, exact: bool) -> tuple[UseCase, ...]:
-    """The use cases that experts of a kind can be converted to, with or without lossy steps."""
-    steps = EXACT if exact else EXACT | LOSSY
-    return tuple(u for u in UseCase if kind in kinds_of(u) or (kind, kinds_of(u)[0]) in steps)
+def reachable(kind: Kind) -> tuple[UseCase, ...]:
+    """The use cases that experts of a kind can be converted to."""
+    return tuple(u for u in UseCase if kind in kinds_of(u) or (kind, kinds_of(u)[0]) in STEPS)
 
 
 def to_kind(experts: Experts, use_case: UseCase) -> Experts:
@@ -67,9 +66,9 @@ def to_kind(experts: Experts, use_case: UseCase) -> Experts:
     kind, kinds = kind_of(experts), kinds_of(use_case)
     if kind in kinds:
         return experts
-    step = (EXACT | LOSSY).get((kind, kinds[0]))
+    step = STEPS.get((kind, kinds[0]))
     if step is None:
-        possible = ", ".join(reachable(kind, exact=False))
+        possible = ", ".join(reachable(kind))
         raise ConfigError(
             f"{kind} experts cannot become {use_case}, which computes with {' or '.join(kinds)}; expected one of "
             f"{possible}. Choose one of these use cases, or start from BF16 weights."
@@ -127,10 +126,9 @@ def _per_expert(w: Tensor, quantise: Callable[[Tensor], tuple[Tensor, Tensor]]) 
     return torch.stack(codes), torch.stack(scales)
 
 
-Step = Callable[[Experts], Experts]
-
-EXACT: dict[tuple[Kind, Kind], Step] = {("int4", "int8"): _wider_codes, ("e2m1", "e4m3"): _e2m1_as_e4m3}
-LOSSY: dict[tuple[Kind, Kind], Step] = {
+STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
+    ("int4", "int8"): _wider_codes,
+    ("e2m1", "e4m3"): _e2m1_as_e4m3,
     ("dense", "int8"): _quantise_int(8),
     ("dense", "int4"): _quantise_int(4),
     ("dense", "e4m3"): _quantise_mx("e4m3"),
