@@ -1,5 +1,6 @@
 """Steps between kinds: the codes and scales of an independent quantiser, and exact steps that change no value."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -8,8 +9,9 @@ from numpy.typing import NDArray
 from oracle import packing, quantisers
 from oracle.formats import to_bf16
 
-from vllm_megamoe.experts.canonical import DenseExperts, IntExperts, MxExperts
-from vllm_megamoe.experts.kinds import to_kind
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
+from vllm_megamoe.experts.kinds import kind_of, reachable, to_kind
 from vllm_megamoe.profiles.use_cases import UseCase
 
 EXPERTS, HIDDEN, WIDTH = 3, 96, 64

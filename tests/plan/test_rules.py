@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_megamoe.checkpoint.formats import format_named
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
@@ -77,7 +78,7 @@ ILLEGAL = {
         r"dtype: float32; expected bfloat16",
     ),
     "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
-    "foreign format": (ENGINE, replace(LAYER, experts_format="fp8"), {}, "'fp8'.*cannot be loaded yet"),
+    "foreign format": (ENGINE, replace(LAYER, experts_format=format_named("fp8")), {}, "'fp8'.*cannot be loaded yet"),
     "lossy without consent": (ENGINE, LAYER, {"use_case": "a8w8-int"}, '"requant": "allow"'),
     "use case without a conversion": (ENGINE, LAYER, {"use_case": "a8w4-int"}, "a8w4-int from BF16 experts"),
     "merged and quantised rows": (

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_megamoe.checkpoint.formats import format_named
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.shared import plan_shared
@@ -46,7 +47,12 @@ NOT_FUSED = {
     "no multiple": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=1536)), UseCase.A16W16, "none", "1536"),
     "narrower": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=512)), UseCase.A16W16, "none", "512"),
     "five": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=5120)), UseCase.A16W16, "none", "5 experts"),
-    "other format": (replace(LAYER, shared=replace(SHARED, experts_format="fp8")), UseCase.A16W16, "none", "fp8"),
+    "other format": (
+        replace(LAYER, shared=replace(SHARED, experts_format=format_named("fp8"))),
+        UseCase.A16W16,
+        "none",
+        "fp8",
+    ),
 }
 
 

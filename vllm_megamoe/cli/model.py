@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.checkpoint.formats import FormatFacts, format_facts
+from vllm_megamoe.checkpoint.formats import FormatFacts
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
@@ -146,7 +146,7 @@ class Model:
     @property
     def formats(self) -> tuple[FormatFacts, ...]:
         """Formats of the routed experts, in the order of the layers."""
-        return tuple(format_facts(name) for name in dict.fromkeys(layer.experts_format for layer in self.layers))
+        return tuple(form.facts for form in dict.fromkeys(layer.experts_format for layer in self.layers))
 
 
 def read_facts(files: ModelFiles, speculative: Speculation | None = None) -> Model:

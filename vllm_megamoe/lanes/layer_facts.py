@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
 
@@ -19,7 +20,7 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _PLAIN = {"SiluAndMul": "silu", "GeluAndMul": "gelu", "ReLUSquaredActivation": "relu2_no_mul", "LagunaMLP": "silu"}
 
 
-def read_shared(runner: Any, experts_format: str) -> SharedFacts | None:
+def read_shared(runner: Any, experts_format: ExpertsFormat) -> SharedFacts | None:
     """Facts of the runner's shared MLP; None for a layer without, or without a runner yet.
 
     Raises:
@@ -77,7 +78,11 @@ _STEP_LIMIT = 7.0
 
 
 def read_layer(
-    layer: Any, experts_format: str, runner: Any = None, shared_format: str = "bf16", text_config: Any = None
+    layer: Any,
+    experts_format: ExpertsFormat,
+    runner: Any = None,
+    shared_format: ExpertsFormat = BF16,
+    text_config: Any = None,
 ) -> MoeFacts:
     """Facts of one MoE layer.
 

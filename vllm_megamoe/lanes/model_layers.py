@@ -14,6 +14,7 @@ from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
 from vllm_megamoe.lanes import Lane, running_lane
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
@@ -83,7 +84,7 @@ class LiveLayer:
             self.layer,
             self._format(expert_names(self.layer)),
             runner,
-            self._format(names) if names else "bf16",
+            self._format(names) if names else BF16,
             model_config.hf_text_config,
         )
         parallel = self.layer.moe_config.moe_parallel_config
@@ -99,11 +100,9 @@ class LiveLayer:
     def _runner(self) -> Any:
         return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
 
-    def _format(self, names: list[str]) -> str:
-        text_config, config = self.vllm_config.model_config.hf_text_config, self.config
-        return experts_format(
-            config.section, names, config.side_files, getattr(text_config, "expert_dtype", None) or ""
-        )
+    def _format(self, names: list[str]) -> ExpertsFormat:
+        expert_dtype = getattr(self.vllm_config.model_config.hf_text_config, "expert_dtype", None) or ""
+        return experts_format(self.config.section, names, self.config.side_files, expert_dtype)
 
 
 def _find(layer_name: str) -> LayerState:

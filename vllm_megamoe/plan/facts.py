@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+
 Tokens = Literal["own", "replicated"]
 """Whether each rank of the communicator brings its own rows, or all bring the same ones (tensor parallel)."""
 
@@ -42,7 +44,7 @@ class SharedFacts:
     hidden: int
     activation: ActivationFacts = ActivationFacts()
     gated: bool = False
-    experts_format: str = "bf16"
+    experts_format: ExpertsFormat = BF16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class MoeFacts:
         has_bias: whether the experts carry biases.
         router_weight_on_input: whether the router weight multiplies the input row instead of the expert's output.
         skips_reduction: whether the model reduces the layer's output itself, outside the layer.
-        experts_format: the checkpoint's format of the experts, `bf16` or the name of another one.
+        experts_format: the checkpoint's format of the experts.
         shared: the shared experts, None for none.
         routed_scaling_factor: factor on the routed sum, 1.0 for none.
         scale_on_output: whether the model's code applies that factor to the output instead of the router weights.
@@ -80,7 +82,7 @@ class MoeFacts:
     has_bias: bool = False
     router_weight_on_input: bool = False
     skips_reduction: bool = False
-    experts_format: str = "bf16"
+    experts_format: ExpertsFormat = BF16
     shared: SharedFacts | None = None
     routed_scaling_factor: float = 1.0
     scale_on_output: bool = False

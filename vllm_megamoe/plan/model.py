@@ -4,12 +4,12 @@ What differs between both callers ends here: each hands over the config as a map
 line changes, or vLLM's `hf_config.to_dict()`), the side files, and what speculation loads.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_megamoe.checkpoint.formats import BF16
-from vllm_megamoe.checkpoint.recognise import SideFiles, formats_of, section_of, surely_quantised
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+from vllm_megamoe.checkpoint.recognise import FormatOf, SideFiles, formats_of, section_of, surely_quantised
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, num_layers_of, read_layers
@@ -133,12 +133,16 @@ def _draft_model(speculative: Speculation, draft: DraftModel) -> tuple[tuple[Moe
     return (), [note]
 
 
-def _formats(config: Mapping[str, Any], side_files: SideFiles, known: bool) -> Callable[[str], str]:
+def _formats(config: Mapping[str, Any], side_files: SideFiles, known: bool) -> FormatOf:
     """The formats by name where the names are sure; else only what no naming style leaves out counts as quantised."""
     if known:
         return formats_of(config, side_files)
     sure = surely_quantised(section_of(config), num_layers_of(config), side_files)
-    return lambda name: sure or BF16
+
+    def format_of(prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat:
+        return sure or BF16
+
+    return format_of
 
 
 def _check(layer: MoeFacts) -> None:

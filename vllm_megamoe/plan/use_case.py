@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.verdict import Rejected, Violation
@@ -46,7 +47,7 @@ def choose_use_case(layer: MoeFacts, profile: Profile, options: Options, dtype: 
         if chosen not in limits.value:
             got, source = f"{chosen.value} on {profile.name}", f" ({limits.source})"
             return Rejected(_another(got, limits.value, options, dtype, source), draft=None)
-    if layer.experts_format != "bf16":
+    if layer.experts_format != BF16:
         return UseCaseChoice(chosen)
     if chosen not in CONVERTIBLE:
         got = f"{chosen.value} from BF16 experts, a conversion that does not exist"

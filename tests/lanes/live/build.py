@@ -26,6 +26,7 @@ from vllm.distributed import init_distributed_environment, initialize_model_para
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 
+from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes.layer_facts import read_layer
 
@@ -102,8 +103,8 @@ def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous
         runners = runners_of(vllm_config) if block else whole(vllm_config, drafts)
     text_config = vllm_config.model_config.hf_text_config
     return {
-        "layers": [asdict(read_layer(r.routed_experts, "bf16", runner=r, text_config=text_config)) for r in runners],
-        "bare": [asdict(read_layer(r.routed_experts, "bf16", text_config=text_config)) for r in runners],
+        "layers": [asdict(read_layer(r.routed_experts, BF16, runner=r, text_config=text_config)) for r in runners],
+        "bare": [asdict(read_layer(r.routed_experts, BF16, text_config=text_config)) for r in runners],
         "carried": "a block alone" if block else carried(folder, drafts, rendezvous),
     }
 

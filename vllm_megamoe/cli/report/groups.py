@@ -124,7 +124,7 @@ def _of_facts(facts: MoeFacts, numbers: str, count: int, ep_size: int) -> GroupR
         layers=numbers,
         count=count,
         draft=facts.draft,
-        format=facts.experts_format,
+        format=str(facts.experts_format),
         num_experts=facts.num_experts,
         experts_per_rank=facts.num_experts // ep_size,
         topk=facts.topk,

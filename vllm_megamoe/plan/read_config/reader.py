@@ -5,9 +5,11 @@ MoeFacts from config.json alone: what a model needs is known before a weight is 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+from vllm_megamoe.checkpoint.recognise import FormatOf
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.families import BY_ARCHITECTURE, WRAPPERS
@@ -18,9 +20,6 @@ from vllm_megamoe.plan.registry import taught
 
 MOST_LAYERS = 10_000
 """No model has more by far; a config with a typing error must not keep the reader busy for days."""
-
-FormatOf = Callable[[str], str]
-"""From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
 
 
 def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) -> tuple[MoeFacts, ...]:
@@ -79,19 +78,22 @@ def _layer(family: Family, keys: Keys, number: int, name: str, format_of: Format
         raise ConfigError(
             f"config.json: the routed scaling factor is {factor}; expected a finite one. Correct the file."
         )
+    experts, activation = keys.integer(*family.num_experts), family.activation(keys, number)
+    # Experts without a gate multiply up and down alone (vLLM's `..._no_mul`).
+    gated = not activation.name.endswith("_no_mul")
     return MoeFacts(
         name=name,
         index=number_in(name),
-        num_experts=keys.integer(*family.num_experts),
+        num_experts=experts,
         topk=keys.integer(*family.topk),
         hidden=keys.integer(*family.latent, default=model_hidden),
         intermediate_hidden=keys.integer(*family.intermediate),
-        activation=family.activation(keys, number),
+        activation=activation,
         gate_up_interleaved=family.gate_up_interleaved,
         has_bias=family.has_bias,
         router_weight_on_input=family.router_weight_on_input,
-        experts_format=format_of(name),
-        shared=_shared(family, keys, number, name, format_of),
+        experts_format=format_of(name, experts, gated),
+        shared=_shared(family, keys, number, name, format_of, gated),
         routed_scaling_factor=factor,
         scale_on_output=family.scale_on_output and factor != 1.0,
         model_hidden=model_hidden,
@@ -99,7 +101,7 @@ def _layer(family: Family, keys: Keys, number: int, name: str, format_of: Format
     )
 
 
-def _shared(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf) -> SharedFacts | None:
+def _shared(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf, gated: bool) -> SharedFacts | None:
     rule = family.shared
     if rule is None:
         return None
@@ -118,7 +120,7 @@ def _shared(family: Family, keys: Keys, number: int, name: str, format_of: Forma
         hidden=keys.integer("hidden_size", "d_model"),
         activation=(rule.activation or family.activation)(keys, number),
         gated=rule.gated,
-        experts_format=format_of(f"{name.rpartition('.')[0]}.{rule.module}"),
+        experts_format=format_of(f"{name.rpartition('.')[0]}.{rule.module}", gated=gated),
     )
 
 
@@ -139,7 +141,7 @@ def read_layers(config: Mapping[str, Any], format_of: FormatOf | None = None) ->
 
     Args:
         config: config.json as a mapping.
-        format_of: from vLLM's prefix of a layer's experts (or of its shared MLP) to a format's name; bf16 by default.
+        format_of: the checkpoint's formats; BF16 by default.
 
     Raises:
         ConfigError: for a key whose value is not what its name promises, or from a function taught from outside.
@@ -188,5 +190,5 @@ def _first(config: Mapping[str, Any]) -> str:
     return str(names[0]) if isinstance(names, list | tuple) and names else ""
 
 
-def _bf16(name: str) -> str:
-    return "bf16"
+def _bf16(prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat:
+    return BF16
