@@ -1,4 +1,4 @@
-"""A layer's shared MLP inside vLLM: kept as loaded, handed over whole, and taken off the runner's own path (vLLM 0.32).
+"""A layer's shared MLP inside vLLM: kept as loaded, handed over whole, and taken off the runner's own path.
 
 vLLM's CPU linears pack their weights for the processor's matrix units and empty the parameter while weights are
 processed, and a shared MLP comes before its routed experts; so the linears of a fused MLP must be left alone.
@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.distributed import tensor_model_parallel_all_gather
-from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.linear import (
+    LinearBase,
+    MergedColumnParallelLinear,
+    RowParallelLinear,
+    UnquantizedLinearMethod,
+)
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
@@ -23,11 +28,18 @@ Process = Callable[[torch.nn.Module], None]
 _REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
+def linear_method(layer: Any) -> Any:
+    """vLLM's method of a linear without quantisation; None for anything else."""
+    return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+
 def spare_fused(method: Any) -> Any:
-    """Make a linear's method leave the weights as loaded when they belong to a fused MLP.
+    """Make an unquantised linear's method leave the weights as loaded when they belong to a fused MLP.
 
     The method's class stays: vLLM chooses the weight loader by its name. Called while the model is built.
     """
+    if not isinstance(method, UnquantizedLinearMethod):
+        return method
     layers = get_current_vllm_config().compilation_config.static_forward_context
     process = method.process_weights_after_loading
     method.process_weights_after_loading = partial(_process_unless_fused, process, layers)
@@ -60,7 +72,7 @@ def take_shared(runner: Any, plan: LayerPlan) -> tuple[Tensor, Tensor]:
     (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
 
     Raises:
-        ConfigError: the runner or its MLP is not built as in vLLM 0.32.
+        ConfigError: the runner or its MLP is not built as in vLLM 0.30 and 0.32.
     """
     layer_name = runner.layer_name
     if getattr(runner, "_shared_experts", None) is None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from spawn import World
 
@@ -70,9 +70,9 @@ def run(whole: bool, mode: str, factor: float, fold: float) -> dict[str, Any]:
 
     from vllm.config import VllmConfig, set_current_vllm_config
 
+    from vllm_megamoe.lanes.cpu.shared_experts import take_shared
     from vllm_megamoe.lanes.moe_method import MegaMoeMethod
     from vllm_megamoe.lanes.quant_config import MegaMoeConfig
-    from vllm_megamoe.lanes.shared_experts import take_shared
 
     torch.set_default_dtype(torch.bfloat16)
     config = VllmConfig()

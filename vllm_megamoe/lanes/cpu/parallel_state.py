@@ -1,4 +1,4 @@
-"""The layer's seat out of vLLM's parallel state (vLLM 0.32)."""
+"""A layer's seat: the expert-parallel communicator of vLLM's parallel state, and what its ranks bring to a step."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,16 +12,17 @@ from vllm_megamoe.errors import ConfigError, PeerError
 from vllm_megamoe.layer.rows import Seat
 
 
-def read_seat(moe_config: Any) -> Seat:
-    """The expert-parallel communicator of a layer.
+def read_seat(layer: Any) -> Seat:
+    """The expert-parallel communicator of a layer (RoutedExperts).
 
     Raises:
         ConfigError: the layer's rank is not the group's, or experts are not placed in rank order; the operator's rank r
             holds experts [r * E, (r + 1) * E) (op tiling arch22; vllm-ascend places them so too).
     """
-    parallel = moe_config.moe_parallel_config
+    parallel = layer.moe_config.moe_parallel_config
     if parallel.ep_size == 1:
         return Seat(group=None, rank=0, size=1, all_gather=_alone)
+    _check_placement(layer)
     group = get_ep_group()
     if group.rank_in_group != parallel.ep_rank or group.world_size != parallel.ep_size:
         raise ConfigError(
@@ -57,10 +58,9 @@ def largest_rows(sp_size: int, rows: int) -> int:
     return -(-most // sp_size)
 
 
-def check_placement(layer: Any) -> None:
-    """Reject a layer whose experts are not placed in rank order."""
+def _check_placement(layer: Any) -> None:
     strategy = layer.expert_map_manager.placement_strategy
-    if layer.moe_config.moe_parallel_config.ep_size > 1 and strategy != "linear":
+    if strategy != "linear":
         raise ConfigError(
             f"{layer.layer_name}: expert placement {strategy!r}; expected 'linear'. Drop --expert-placement-strategy."
         )
