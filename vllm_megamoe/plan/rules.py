@@ -45,7 +45,7 @@ def parallel(engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Op
             "1",
             "Drop --prefill-context-parallel-size.",
         )
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.sequence_parallel is False:
+    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
         yield Violation(
             layer.name,
             "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
