@@ -33,7 +33,7 @@ def parallel(engine: EngineFacts, profile: Profile, options: Options) -> Iterato
             "1",
             "Drop --prefill-context-parallel-size.",
         )
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.sequence_parallel is False:
+    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
         yield Violation(
             "parallelism",
             "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",

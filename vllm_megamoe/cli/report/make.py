@@ -46,8 +46,10 @@ def summary_of(model: Model, engine: EngineFacts, profile: Profile, violated: in
             "This file describes a quantisation and no layers: there is nothing to plan. Give the checkpoint's "
             "config.json; a file like this one beside it is read too."
         )
-    if not model.layers:
+    if not model.layers and model.facts.known:
         return "This model has no MoE layer: --quantization megamoe would change nothing."
+    if not model.layers:
+        return "No experts under names known here; if there are none, --quantization megamoe would change nothing."
     ranks = f"{engine.ep_size} rank" + ("s" if engine.ep_size > 1 else "")
     where = f"under profile {profile.name} on {ranks}"
     if violated:
@@ -88,7 +90,7 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
     model = read_facts(files, speculative)
     setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
     if not model.layers:
-        return _without_experts(model, setting), None, model
+        return _without_experts(model, setting, line), None, model
     verdict = draft_plan(setting.engine, model.layers, setting.options)
     plan, violations = plan_of(verdict), violations_of(verdict)
     wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
@@ -178,7 +180,7 @@ def _engine(setting: _Setting) -> EngineReport:
     )
 
 
-def _without_experts(model: Model, setting: _Setting) -> PlanReport:
+def _without_experts(model: Model, setting: _Setting, line: ServeLine | None) -> PlanReport:
     return PlanReport(
         model=model.name,
         architecture=model.facts.architecture,
@@ -188,6 +190,7 @@ def _without_experts(model: Model, setting: _Setting) -> PlanReport:
         holds=True,
         profile=setting.profile.name,
         topology=setting.profile.topology,
+        notes=tuple(notes_of(model, line)),
     )
 
 
