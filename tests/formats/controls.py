@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 PACKED = ("weight", "weight_packed", "qweight", "gate_up_proj_blocks", "down_proj_blocks")
 SCALES = ("weight_scale", "weight_scale_inv", "scales", "scale", "gate_up_proj_scales", "down_proj_scales")
-FOUR_BITS_PACKED = ("w4a8_dynamic", "w4a8-dynamic", "mxfp", "fp4", "int4", "w4a16")
 
 
 def _experts(store: Store, endings: tuple[str, ...]) -> list[str]:
-    return [name for name in store.tensors if ".experts" in name and name.rsplit(".", 1)[-1] in endings]
+    return [name for name in store.tensors if (".experts" in name or ".moe." in name) and name.rsplit(".", 1)[-1] in endings]
 
 
 def swapped_nibbles(store: Store) -> Store:
@@ -33,13 +32,12 @@ def swapped_nibbles(store: Store) -> Store:
 
 
 def scales_off_by_one(store: Store) -> Store:
-    """E8M0 bytes one too high; other scales taken from the next channel, group or tile."""
+    """E8M0 bytes one too high; other scales taken from the one stored before."""
 
     def shift(raw: Raw) -> Raw:
         if raw.dtype in ("U8", "F8_E8M0"):
             return Raw(raw.dtype, raw.bits + np.uint8(1))
-        flat = raw.bits.reshape(-1, raw.bits.shape[-1]) if raw.bits.ndim > 1 else raw.bits
-        return Raw(raw.dtype, np.roll(flat, 1, axis=int(flat.ndim > 1 and len(flat) <= 8)).reshape(raw.bits.shape))
+        return Raw(raw.dtype, np.roll(raw.bits, 1))
 
     names = _experts(store, SCALES)
     assert names

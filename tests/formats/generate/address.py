@@ -1,10 +1,12 @@
 """Index tensors: the layers of a generated checkpoint together spell the address of every weight.
 
 An element of a layer has an address: its place in (expert, projection, n, k), a number below the count of the layer's
-weights. Layer 0 stores the lowest digit of each address, layer 1 the next, in a base as large as the format has codes of
-distinct value; so over all layers each weight says which it is, and a row, column, nibble or expert that went astray
-says where it came from. Scales spell the addresses of channels and groups in the same way. One more layer holds noise:
-every code of the format, those of equal value (-0) and the largest included.
+weights. Its word is that address after a reversible stirring, written in a base as large as the format has codes of
+distinct value; layer 0 stores the lowest digit of each word, layer 1 the next. So over all layers each weight says which
+it is, and a row, column, nibble or expert that went astray says where it came from; and because of the stirring,
+neighbours differ in every layer (plain digits would repeat along an axis, and hide a swap). Scales spell the addresses of
+channels and groups in the same way. One more layer holds noise: every code of the format, those of equal value (-0) and
+the largest included.
 
 `fill="noise"` makes all layers noise, of a size that a model can run with.
 """
@@ -110,8 +112,10 @@ class Spot:
         Groups, tiles and tensors are as many in gate and up as in down; channels are not.
         """
         count = int(np.prod(shape))
-        room = max(self.shape.hidden, self.shape.intermediate) if count == self.n else count
-        return ((self.expert * 3 + self.projection) * room + np.arange(count)).reshape(shape)
+        return ((self.expert * 3 + self.projection) * self._room(count) + np.arange(count)).reshape(shape)
+
+    def _room(self, count: int) -> int:
+        return max(self.shape.hidden, self.shape.intermediate) if count == self.n else count
 
     def weight_addresses(self) -> Array:
         """[N, K]: gate, up and down have N * K weights each."""
@@ -123,13 +127,16 @@ class Spot:
         if self.noise:
             return self.random().choice(np.array(alphabet.noise), (self.n, self.k))
         base = len(alphabet.spelling)
-        return np.array(alphabet.spelling)[self.weight_addresses() // base**self.ordinal % base]
+        digits = digits_needed((self.shape.experts + 1) * 3 * self.n * self.k, base)
+        return np.array(alphabet.spelling)[stir(self.weight_addresses(), base, digits) // base**self.ordinal % base]
 
     def digits(self, base: int, *shape: int) -> Array:
         """This layer's digit of the addresses of scales or zero points."""
         if self.noise:
             return self.random().integers(0, base, shape)
-        return self.addresses(*shape) // base**self.ordinal % base
+        addresses = self.addresses(*shape)
+        digits = digits_needed((self.shape.experts + 1) * 3 * self._room(addresses.size), base)
+        return stir(addresses, base, digits) // base ** (self.ordinal % digits) % base
 
     def octave(self, alphabet: Alphabet) -> int:
         """Exponent of a scale that makes weights of rms about 1 / sqrt(K)."""
@@ -145,9 +152,9 @@ def float32_scales(spot: Spot, alphabet: Alphabet, *shape: int) -> torch.Tensor:
 
 
 def bfloat16_scales(spot: Spot, alphabet: Alphabet, *shape: int) -> torch.Tensor:
-    """One of the 128 bfloat16 of an octave: a digit in base 128."""
+    """One of an octave's bfloat16 but its power of two: a digit in base 127."""
     first = int(torch.tensor(2.0 ** spot.octave(alphabet), dtype=torch.bfloat16).view(torch.int16))
-    return torch.from_numpy((first + spot.digits(128, *shape)).astype(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy((first + 1 + spot.digits(127, *shape)).astype(np.int16)).view(torch.bfloat16)
 
 
 def float16_scales(spot: Spot, alphabet: Alphabet, *shape: int) -> torch.Tensor:
@@ -163,15 +170,39 @@ def e8m0_scales(spot: Spot, alphabet: Alphabet, *shape: int) -> torch.Tensor:
     return torch.from_numpy((118 + spot.digits(16, *shape)).astype(np.uint8))
 
 
-def planes_needed(shape: Shape, experts: int, base: int, scale_base: int, inputs_per_scale: int) -> int:
-    """Layers that spell all weights of a layer in `base`, and all scales in `scale_base`."""
-    weights = experts * 3 * shape.hidden * shape.intermediate
+FACTOR, LATER = 1_000_003, 7_368_787
+"""Primes that divide no base in use."""
+
+
+def stir(addresses: Array, base: int, digits: int) -> Array:
+    """Addresses below base^digits -> words, one for one: times FACTOR, digits reversed, times LATER."""
+    room = base**digits
+    return _reversed_digits(addresses % room * FACTOR % room, base, digits) * LATER % room
+
+
+def unstir(words: Array, base: int, digits: int) -> Array:
+    """The addresses of words."""
+    room = base**digits
+    return _reversed_digits(words * pow(LATER, -1, room) % room, base, digits) * pow(FACTOR, -1, room) % room
+
+
+def _reversed_digits(numbers: Array, base: int, digits: int) -> Array:
+    result = np.zeros_like(numbers)
+    for place in range(digits):
+        result += numbers // base**place % base * base ** (digits - 1 - place)
+    return result
+
+
+def planes_needed(shape: Shape, base: int, scale_base: int, inputs_per_scale: int) -> int:
+    """Layers that spell all weights of a layer in `base`, and all scales in `scale_base`; one shared expert counted."""
     area = shape.hidden * shape.intermediate
-    scales = experts * 3 * max(shape.hidden, shape.intermediate, area // inputs_per_scale)
-    return max(_digits(weights, base), _digits(scales, scale_base))
+    scales = max(shape.hidden, shape.intermediate, area // inputs_per_scale)
+    experts = 3 * (shape.experts + 1)
+    return max(digits_needed(experts * area, base), digits_needed(experts * scales, scale_base))
 
 
-def _digits(count: int, base: int) -> int:
+def digits_needed(count: int, base: int) -> int:
+    """How many digits write the numbers below `count`."""
     digits = 1
     while base**digits < count:
         digits += 1

@@ -81,6 +81,22 @@ class Recipe:
         exact = self.exact_here or all(KINDS[kind].exact for kind in kinds)
         return "exact" if exact else "consent"
 
+    @property
+    def auto(self) -> dict[str, str]:
+        """Kind of a decoder layer's numbers -> the use case that `use_case: auto` takes under a profile that has all.
+
+        a4w4-fp is for all layers of a communicator or for none: beside another kind its weights go to a8w4-fp.
+        """
+        kinds = {self.scheme.kind, *(scheme.kind for scheme in self.mixed.values())}
+        if self.answer != "exact":
+            return {}
+        if self.exact_here:
+            return {self.kind: self.exact_here}
+        chosen = {kind: KINDS[kind].exact[0] for kind in kinds}
+        if len(set(chosen.values())) > 1 and "mxfp4-a4" in chosen:
+            chosen["mxfp4-a4"] = "a8w4-fp"
+        return chosen
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -115,10 +131,9 @@ def generate(recipe: Recipe, folder: Path, shape: Shape | None = None, fill: Fil
     """Write a checkpoint into a folder that is made for it."""
     shape, family = shape or recipe.shape, recipe.family
     folder.mkdir(parents=True)
-    every = shape.experts + (recipe.shared is not None)
     schemes = [recipe.scheme, *recipe.mixed.values(), *filter(None, [recipe.shared, recipe.draft])]
     planes = max(
-        planes_needed(shape, every, len(s.alphabet.spelling), s.scale_base, s.inputs_per_scale) for s in schemes
+        planes_needed(shape, len(s.alphabet.spelling), s.scale_base, s.inputs_per_scale) for s in schemes
     )
     count = planes + 1 if fill == "address" else 2
     names: list[tuple[LayerName, str, Scheme]] = [

@@ -15,6 +15,7 @@ from formats.generate.address import (
     bfloat16_scales,
     e8m0_scales,
     float32_scales,
+    stir,
 )
 from formats.generate.scheme import Scheme, Written, e4m3_tensor, element_values, halves_of_bytes, of_mx
 from numpy.typing import NDArray
@@ -32,8 +33,8 @@ def _bf16(spot: Spot) -> Written:
 
 
 def _fp16(spot: Spot) -> Written:
-    """float16 that no bfloat16 holds: the address's digit in a mantissa of 10 bits."""
-    bits = 0x3000 + spot.weight_addresses() // 1024 ** min(spot.ordinal, 1) % 1024
+    """float16 of one octave, most of which no bfloat16 holds: ten bits of the address's word."""
+    bits = 0x3000 + stir(spot.weight_addresses(), 1024, 2) // 1024 ** (spot.ordinal % 2) % 1024
     weight = torch.from_numpy(bits.astype(np.int16)).view(torch.float16)
     return Written({"weight": weight}, weight.double().numpy())
 
@@ -125,8 +126,9 @@ def nvfp4(modelopt: bool, static: bool = True) -> Callable[[Spot], Written]:
         scale = e4m3_tensor(groups)
         top = float32_scales(spot, E2M1, 1)
         stored = top if modelopt else 1 / top
-        factor = float(stored.double()) if modelopt else 1 / float(stored.double())
-        values = element_values(codes, "e2m1") * np.repeat(scale.double().numpy() * factor, 16, axis=1)
+        top64 = stored.double().numpy()
+        group = scale.double().numpy() * top64 if modelopt else scale.double().numpy() / top64
+        values = element_values(codes, "e2m1") * np.repeat(group, 16, axis=1)
         step = torch.tensor([0.0078125])
         if modelopt:
             tensors = {"weight": halves_of_bytes(codes), "weight_scale": scale, "weight_scale_2": stored.reshape(())}
@@ -156,12 +158,12 @@ MS_WFP8AFP8 = Scheme(
 MS_W8A8FP8 = Scheme("msmodelslim-w8a8fp8-dynamic", "fp8-rows", E4M3, fp8_rows(False), "W8A8FP8_DYNAMIC")
 
 BLOCK = Scheme("fp8-block", "fp8-block", E4M3, fp8_block())
-BLOCK_BF16 = Scheme("fp8-block", "fp8-block", E4M3, fp8_block(dtype=torch.bfloat16), "", 128, TILE)
+BLOCK_BF16 = Scheme("fp8-block", "fp8-block", E4M3, fp8_block(dtype=torch.bfloat16), "", 127, TILE)
 BLOCK_UE8M0 = Scheme("fp8-block-ue8m0", "fp8-block-ue8m0", E4M3, fp8_block(power_of_two=True), "", 16, TILE)
 BLOCK_E8M0 = Scheme(
     "fp8-block-ue8m0", "fp8-block-ue8m0", E4M3, fp8_block(power_of_two=True, dtype=E8M0), "", 16, TILE)
 FP8_TENSOR = Scheme(
-    "fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, static=True), "", 128, TILE)
+    "fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, static=True), "", 127, TILE)
 V4_FP4 = Scheme(
     "deepseek-v4-fp4", "mxfp4", E2M1, mxfp4(scale="scale", dtype=E8M0, code=torch.int8), "", 16, 32)
 V4_BLOCK = Scheme(
@@ -170,11 +172,11 @@ V4_EXPERTS_FP8 = Scheme(
     "deepseek-v4-fp8", "fp8-block-ue8m0", E4M3, fp8_block("scale", True, torch.float32), "", 16, TILE)
 MINIMAX_MXFP8 = Scheme("mxfp8", "mxfp8", E4M3, mxfp8(scale="weight_scale_inv"), "", 16, 32)
 
-CT_FP8 = Scheme("compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(False, dtype=torch.bfloat16), "", 128, 32)
+CT_FP8 = Scheme("compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(False, dtype=torch.bfloat16), "", 127, 32)
 CT_FP8_TENSOR = Scheme(
-    "compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, True), "", 128, TILE)
+    "compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, True), "", 127, TILE)
 CT_FP8_BLOCK = Scheme(
-    "compressed-tensors-fp8-block", "fp8-block", E4M3, fp8_block("weight_scale", dtype=torch.bfloat16), "", 128, TILE)
+    "compressed-tensors-fp8-block", "fp8-block", E4M3, fp8_block("weight_scale", dtype=torch.bfloat16), "", 127, TILE)
 CT_MXFP8 = Scheme("compressed-tensors-mxfp8", "mxfp8", E4M3, mxfp8(), "", 16, 32)
 CT_MXFP4 = Scheme("compressed-tensors-mxfp4", "mxfp4", E2M1, mxfp4("weight_packed"), "", 16, 32)
 CT_NVFP4 = Scheme("compressed-tensors-nvfp4", "nvfp4", E2M1, nvfp4(False), "", 64, 16)
@@ -191,4 +193,4 @@ QUARK_FP8 = Scheme("quark-fp8", "fp8-rows", E4M3, fp8_rows(False, "[N]"))
 QUARK_FP8_TENSOR = Scheme("quark-fp8", "fp8-rows", E4M3, fp8_rows(True, "[]", static=True))
 AR_MXFP8 = Scheme("auto-round-mxfp8", "mxfp8", E4M3, mxfp8(), "", 16, 32)
 AR_MXFP4 = Scheme("auto-round-mxfp4", "mxfp4", E2M1, mxfp4("weight_packed"), "", 16, 32)
-AR_FP8_BLOCK = Scheme("auto-round-fp8-block", "fp8-block", E4M3, fp8_block(dtype=torch.bfloat16), "", 128, TILE)
+AR_FP8_BLOCK = Scheme("auto-round-fp8-block", "fp8-block", E4M3, fp8_block(dtype=torch.bfloat16), "", 127, TILE)

@@ -70,16 +70,15 @@ def _packed(store: Store, prefix: str, bits: int) -> Projection:
 
 
 def _grouped(store: Store, prefix: str, codes: Ints, zero: Ints, bits: int) -> Projection:
-    """(code - zero) * scale of the group; one group per row is a tensor per channel."""
+    """(code - zero) * scale of the group; one group per row is a tensor per channel.
+
+    With zero points a difference lies in -15..15: codes of int8. (8 bits with zero points are in no checkpoint here.)
+    """
+    assert bits == 4 or not zero.any()
     scale = store.numbers(prefix + "weight_scale", "F32", "BF16", "F16")
     if scale.ndim < 2 or scale.shape[1] == 1:
-        difference = codes - zero
-        fits4 = bits == 4 and difference.min() >= -8 and difference.max() <= 7
-        if difference.min() < -128 or difference.max() > 127:
-            return Projection(difference * _channel(store, prefix, len(codes))[:, None])
-        return Projection.of(
-            Codes("int4" if fits4 else "int8", difference, _channel(store, prefix, len(codes)))
-        )
+        difference, channel = codes - zero, _channel(store, prefix, len(codes))
+        return Projection.of(Codes("int4" if bits == 4 and not zero.any() else "int8", difference, channel))
     group = _group_of(store, prefix, codes.shape[1], scale.shape[1])
     return Projection((codes - zero) * scale[:, group])
 

@@ -8,7 +8,8 @@ Source: facts/checkpoints.md 3.12 (checked there against vLLM's packers), fixtur
   `checkpoint_format: gptq_v2` stores the zero point itself.
 * AWQ: `qweight` I32 [K, N/8], nibble i of a word holds column (0,2,4,6,1,3,5,7)[i]; `qzeros` I32 [G, N/8] in the same
   order, the zero point itself; `scales` F16 [G, N].
-One group over all of K is a tensor per channel: int4 codes where u - z stays in -8..7, else int8.
+One group over all of K is a tensor per channel: codes of int4 where the zero point is 8 throughout, else of int8, for
+u - z lies in -15..15.
 """
 
 import numpy as np
@@ -54,9 +55,7 @@ def _combine(unsigned: Ints, zero: Ints, scale: F64, group: Ints, bits: int) -> 
     """unsigned [K, N], zero and scale [G, N], group [K] -> [N, K]."""
     difference = (unsigned - zero[group]).T
     if len(scale) == 1:
-        low, high = difference.min(), difference.max()
-        if bits == 4 and low >= -8 and high <= 7:
-            return Projection.of(Codes("int4", difference, scale[0]))
-        if low >= -128 and high <= 127:
-            return Projection.of(Codes("int8", difference, scale[0]))
+        symmetric = bool(np.all(zero == 1 << (bits - 1)))
+        assert bits == 4 or symmetric
+        return Projection.of(Codes("int4" if bits == 4 and symmetric else "int8", difference, scale[0]))
     return Projection(difference * scale[group].T)
