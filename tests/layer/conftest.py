@@ -9,7 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from spawn import World
+from vllm_megamoe.testing.ranks import World
 
 
 @pytest.fixture(scope="session", autouse=True)

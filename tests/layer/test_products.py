@@ -14,13 +14,13 @@ from ops.compare import compare_rank
 from oracle.case import Case
 from oracle.make import Shape, make_case
 from oracle.operator import expected
-from spawn import World
 
 from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import plan_layer
+from vllm_megamoe.testing.ranks import World
 
 # Qwen3-30B-A3B's width 768 is no legal one on A2/A3.
 NARROW = Shape(tokens=(9, 4), experts=4, hidden=1024, intermediate=768, topk=2)

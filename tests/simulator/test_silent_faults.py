@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from simulator import faults
-from spawn import Failure, World
 
 from vllm_megamoe.layout import AclFormat
+from vllm_megamoe.testing.ranks import Failure, World
 
 
 @dataclass(frozen=True)

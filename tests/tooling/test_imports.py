@@ -32,7 +32,7 @@ BESIDE = {("simulator", "ops"), ("ops", "simulator")}
 """The simulator stands beside ops, which resolves it where the CANN adapter would be imported."""
 
 EDGES = {
-    "vllm": ("plugin", "lanes"),
+    "vllm": ("plugin", "lanes", "testing/engines"),
     "vllm_ascend": ("lanes",),
     "torch_npu": ("ops/cann", "layout"),
     "cann_ops_transformer": ("ops/cann",),
@@ -145,6 +145,7 @@ def test_no_part_takes_a_name_of_the_standard_library(repository: Path) -> None:
         ("vllm_megamoe", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.errors", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.plugin", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
+        ("vllm_megamoe.testing.engines", ("torch", "numpy", "vllm", "transformers", "pytest")),
         ("vllm_megamoe.demo.__main__", ("torch", "numpy", "vllm", "transformers")),
         ("vllm_megamoe.numerics", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.layout", ("vllm", "transformers", "torch_npu")),

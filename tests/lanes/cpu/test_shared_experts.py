@@ -16,7 +16,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spawn import World
+from vllm_megamoe.testing.ranks import World
 
 HIDDEN, WIDTH = 96, 64
 

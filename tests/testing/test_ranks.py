@@ -1,12 +1,13 @@
-"""The worlds of ranks themselves: order, failures, silence and a new start."""
+"""Worlds of ranks: order, failures, silence and a new start."""
 
 import os
 import time
 
 import pytest
 import torch
-from spawn import Failure, RankError, World
 from torch import distributed as dist
+
+from vllm_megamoe.testing.ranks import Failure, RankError, World
 
 
 def total(value: int) -> tuple[int, int]:
@@ -56,3 +57,20 @@ def test_silence_and_death_end_the_world_and_the_next_case_starts_anew(two_lost_
     with pytest.raises(RankError, match="rank 0 of 2 died"):
         two_lost_ranks.run(die_on, [(0,), (0,)])
     assert two_lost_ranks.run(total, [(1,), (2,)]) == [(0, 3), (1, 3)]
+
+
+def unsendable() -> object:
+    """Return what cannot be pickled."""
+    return lambda: None
+
+
+def test_an_answer_that_cannot_be_sent_is_a_failure(two_ranks: World) -> None:
+    first, second = two_ranks.outcomes(unsendable, [(), ()])
+    assert isinstance(first, Failure)
+    assert isinstance(second, Failure)
+    assert "pickle" in first.message
+
+
+def test_a_case_needs_arguments_for_every_rank(two_ranks: World) -> None:
+    with pytest.raises(ValueError, match="1 tuples of arguments for 2 ranks"):
+        two_ranks.run(total, [(1,)])
