@@ -74,8 +74,10 @@ def test_a_reading_lies_at_the_stated_distance(shared_dir: Path, fixture: Fixtur
         found = _distances(read, original)
         assert low <= min(found), found
         assert max(found) <= high, found
-        assert all(e.gate.bias is None or np.array_equal(e.gate.bias, o.gate.bias) for e, o in zip(
-            read.experts, original.experts, strict=True))
+        assert all(
+            e.gate.bias is None or np.array_equal(e.gate.bias, o.gate.bias)
+            for e, o in zip(read.experts, original.experts, strict=True)
+        )
 
 
 @pytest.mark.parametrize("fixture", QUANTISED, ids=by_folder)

@@ -28,12 +28,19 @@ ODD = Shape(160, 96, 3)
 """Five and three groups of 32: an odd number of E8M0 bytes in a row, tiles of 128 that end early."""
 PURE = [name for name in READABLE if not RECIPES[name].mixed]
 SPELLING = {
-    "bf16": BF16, "int8": INT8, "int4": INT4, "mxfp8": E4M3, "fp8-block-ue8m0": E4M3, "mxfp4": E2M1, "mxfp4-a4": E2M1,
+    "bf16": BF16,
+    "int8": INT8,
+    "int4": INT4,
+    "mxfp8": E4M3,
+    "fp8-block-ue8m0": E4M3,
+    "mxfp4": E2M1,
+    "mxfp4-a4": E2M1,
 }
 SPELT = [name for name in PURE if SPELLING.get(RECIPES[name].kind) is RECIPES[name].scheme.alphabet]
 """Those whose readings give codes as stored; of the others equality with what was written is the proof."""
 FOUR_BITS = [
-    name for name in READABLE
+    name
+    for name in READABLE
     if RECIPES[name].kind.startswith(("int4", "mxfp4", "nvfp4"))
     and RECIPES[name].scheme.layout not in ("compressed-tensors-w4a8", "compressed-tensors-w4a8-group")
     and "old" not in name
@@ -143,8 +150,16 @@ def test_stirring_is_reversible(base: int) -> None:
     np.testing.assert_array_equal(unstir(words, base, digits), addresses)
 
 
-SCALE_SUFFIXES = ("weight_scale", "weight_scale_inv", "scale", "scales", "weight_scale_second", "weight_scale_2",
-                  "weight_global_scale", "deq_scale")
+SCALE_SUFFIXES = (
+    "weight_scale",
+    "weight_scale_inv",
+    "scale",
+    "scales",
+    "weight_scale_second",
+    "weight_scale_2",
+    "weight_global_scale",
+    "deq_scale",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in SCALED if name in PURE])

@@ -132,9 +132,7 @@ def generate(recipe: Recipe, folder: Path, shape: Shape | None = None, fill: Fil
     shape, family = shape or recipe.shape, recipe.family
     folder.mkdir(parents=True)
     schemes = [recipe.scheme, *recipe.mixed.values(), *filter(None, [recipe.shared, recipe.draft])]
-    planes = max(
-        planes_needed(shape, len(s.alphabet.spelling), s.scale_base, s.inputs_per_scale) for s in schemes
-    )
+    planes = max(planes_needed(shape, len(s.alphabet.spelling), s.scale_base, s.inputs_per_scale) for s in schemes)
     count = planes + 1 if fill == "address" else 2
     names: list[tuple[LayerName, str, Scheme]] = [
         (family.first + i, family.layer.format(family.first + i), recipe.mixed.get(i, recipe.scheme))
@@ -173,12 +171,25 @@ def generate(recipe: Recipe, folder: Path, shape: Shape | None = None, fill: Fil
                 made[name], types[name] = tensor, kind
         tensors |= made
     checkpoint = Checkpoint(
-        folder, recipe, shape, planes, written, shared, {layer: scheme.layout for layer, _, scheme in names},
-        tuple(layer for layer, *_ in names[count:]), prefixes)
+        folder,
+        recipe,
+        shape,
+        planes,
+        written,
+        shared,
+        {layer: scheme.layout for layer, _, scheme in names},
+        tuple(layer for layer, *_ in names[count:]),
+        prefixes,
+    )
     if recipe.layout:
         checkpoint = Checkpoint(**{**vars(checkpoint), "layouts": dict.fromkeys(written, recipe.layout)})
-    _write(recipe, folder, tensors, {n: t for n, t in types.items() if n not in silent},
-           family.config(shape, count, int(recipe.draft is not None)))
+    _write(
+        recipe,
+        folder,
+        tensors,
+        {n: t for n, t in types.items() if n not in silent},
+        family.config(shape, count, int(recipe.draft is not None)),
+    )
     return checkpoint
 
 
@@ -207,8 +218,14 @@ def _write(
     stem, files = ("quant_model_weights", 2) if recipe.tool == "msmodelslim" else ("model", 1)
     files = 2 if recipe.tool == "hf-sharded" else files
     if recipe.tool == "msmodelslim":
-        head = {"version": recipe.scheme.version, "group_size": recipe.scheme.group_size, "metadata": {},
-                "optional": {}, "model_quant_type": recipe.scheme.type, **recipe.description}
+        head = {
+            "version": recipe.scheme.version,
+            "group_size": recipe.scheme.group_size,
+            "metadata": {},
+            "optional": {},
+            "model_quant_type": recipe.scheme.type,
+            **recipe.description,
+        }
         head = {key: value for key, value in head.items() if value != ""}
         _json(folder / "quant_model_description.json", types | head)
     save_shards(folder, stem, files, tensors)
