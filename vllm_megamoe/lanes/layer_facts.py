@@ -7,7 +7,6 @@ experts and a factor on the output, comes a moment later. So a layer is read twi
 before weights exist, and with it.
 """
 
-import re
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.read_config.reader import number_in
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -140,12 +140,6 @@ def read_activation(moe: Any) -> ActivationFacts:
             name, beta=moe.activation_situ_beta or 1.0, linear_beta=moe.activation_situ_linear_beta or None
         )
     return ActivationFacts(name, limit if name == "silu" else None)
-
-
-def number_in(name: str) -> int:
-    """The decoder layer's number within a prefix, -1 where there is none."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
-    return int(found[1]) if found else -1
 
 
 def expert_names(layer: Any) -> list[str]:
