@@ -163,12 +163,12 @@ def test_overrides_change_a_section_and_replace_all_else() -> None:
         "rope_scaling": {"x": 1},
         "quantization_config": {"q": 1},
     }
-    changes = {"hidden_size": 2, "text_config": {"b": 3}, "rope_scaling": {"y": 1}, "quantization_config": {}, "new": 4}
+    changes = {"hidden_size": 2, "text_config": {"b": 3}, "rope_scaling": {"y": 1}, "compression_config": {}, "new": 4}
     assert override(config, changes) == {
         "hidden_size": 2,
         "text_config": {"a": 1, "b": 3},
         "rope_scaling": {"y": 1},
-        "quantization_config": {},
+        "compression_config": {},
         "new": 4,
     }
 

@@ -33,8 +33,8 @@ def notes_of(model: Model, line: ServeLine | None, engine: EngineFacts) -> Itera
     split = [engine.splits_rows(layer) for layer in model.layers]
     if None in split and engine.tensor_parallel > 1 and engine.data_parallel > 1:
         yield (
-            "Whether vLLM splits this model's rows over the tensor-parallel ranks is not known here; if it does not, the "
-            "server rejects tensor and data parallelism together while it builds the layers."
+            "Whether vLLM splits this model's rows over the tensor-parallel ranks is not known here; if it does not, "
+            "the server rejects tensor and data parallelism together while it builds the layers."
         )
     if model.facts.drafts_left_out:
         left_out = f"{model.facts.drafts_left_out} draft (MTP) layer(s) with experts are left out"
@@ -52,8 +52,8 @@ def _vllms_of(model: Model) -> Iterator[str]:
     missing = " and ".join(release for release in found.all_releases if release not in found.releases)
     dropped = f"; the last release with one is {found.last}" if found.last else ""
     yield (
-        f"vLLM {missing} has no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model from "
-        "transformers, if that has it, and this plan does not describe its layers."
+        f"vLLM {missing} has no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
+        "from transformers, if that has it, and this plan does not describe its layers."
     )
 
 

@@ -32,18 +32,15 @@ def show_plan(report: PlanReport) -> None:
         console.print(f"  {step.action:4} {step.what}\n       {step.why}")
     if report.command is not None:
         where = "" if report.in_vllm else ", where vLLM has this architecture (see the note above)"
-        title = (
-            f"\nServe it with{where}" if report.holds else "\nThe corrected line, which still violates the rules above"
-        )
-        console.print(Text(title, style="bold"))
+        title = f"Serve it with{where}" if report.holds else "The corrected line, which still violates the rules above"
+        console.print(Text(f"\n{title}", style="bold"))
         print_whole(report.command)
     elif report.corrections == () and report.moe_layers and report.holds is False:
         console.print(Text("\nNo command line is printed while rules are violated.", style="dim"))
 
 
 def _heading(report: PlanReport) -> str:
-    releases = f" (vLLM {', '.join(report.in_vllm)})" if report.in_vllm else ""
-    parts = [f"{report.architecture}{releases}"] if report.architecture else []
+    parts = [report.architecture] if report.architecture else []
     if report.num_layers:
         parts.append(f"{report.num_layers} layers")
     if report.moe_layers:
