@@ -161,7 +161,7 @@ def test_overrides_change_a_section_and_replace_all_else() -> None:
         "hidden_size": 1,
         "text_config": {"a": 1, "b": 2},
         "rope_scaling": {"x": 1},
-        "quantization_config": {"q": 1},
+        "compression_config": {"q": 1},
     }
     changes = {"hidden_size": 2, "text_config": {"b": 3}, "rope_scaling": {"y": 1}, "compression_config": {}, "new": 4}
     assert override(config, changes) == {
