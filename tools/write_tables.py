@@ -1,11 +1,13 @@
 """Write the tables that the plan takes from other packages, as data files beside the code that reads them.
 
-python -m tools.write_tables [--architectures FILE.whl|FOLDER ...] [--defaults]
+python -m tools.write_tables [--architectures FILE.whl|FOLDER ...] [--defaults] [--flags]
 
 architectures.json: which classes a release of vLLM knows, from the source of its registry, which is not imported. Each
 argument is a wheel or an installed folder; releases that are not named stay as they are.
 defaults.json: what a model's config class takes for a key that config.json leaves out, from the classes of the
 installed vLLM and transformers: only keys that the plan reads, and only classes that have experts.
+flags.json: the flags of `vllm serve`, from the parser of the vLLM that is installed (or first on PYTHONPATH); other
+releases stay as they are.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from vllm_megamoe.plan.read_config.family import NUM_EXPERTS, NUM_LAYERS, Family
 from vllm_megamoe.plan.read_config.keys import Keys
 
 FOLDER = Path(__file__).resolve().parents[1] / "vllm_megamoe" / "plan" / "read_config"
+FLAGS = FOLDER.parents[1] / "cli" / "serve_line" / "flags.json"
 ARCHITECTURES, DEFAULTS = FOLDER / "architectures.json", FOLDER / "defaults.json"
 _REGISTRY = "vllm/model_executor/models/registry.py"
 
@@ -154,6 +157,22 @@ def _names_experts(values: Mapping[str, Any]) -> bool:
     return any(key in values for key in NUM_EXPERTS) or any(isinstance(v, Mapping) for v in values.values())
 
 
+def write_flags() -> None:
+    """Put the flags of the vLLM at hand into flags.json: how many values each takes, and short names."""
+    from vllm import __version__
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    flags: dict[str, str] = {}
+    for action in make_arg_parser(FlexibleArgumentParser())._actions:
+        long = [name for name in action.option_strings if name.startswith("--")]
+        values = "switch" if action.nargs == 0 else {None: "one", "?": "optional"}.get(action.nargs, "many")
+        flags.update({name.removeprefix("--"): values for name in long})
+        flags.update({n: long[0].removeprefix("--") for n in action.option_strings if not n.startswith("--") and long})
+    table = json.loads(FLAGS.read_text()) if FLAGS.exists() else {}
+    _write(FLAGS, {**table, __version__.split("+")[0]: flags})
+
+
 def _write(file: Path, table: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -163,11 +182,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.write_tables", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--architectures", nargs="+", type=Path, default=[], metavar="PLACE")
     parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--flags", action="store_true")
     asked = parser.parse_args()
     if asked.architectures:
         write_architectures(asked.architectures)
     if asked.defaults:
         write_defaults()
+    if asked.flags:
+        write_flags()
     return 0
 
 

@@ -22,8 +22,8 @@ from vllm_megamoe.plan.read_config.reader import number_in
 
 logger = logging.getLogger(__name__)
 
-_NOT_DECIDING = {"name", "index", "model_hidden", "draft"}
-"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults."""
+_NOT_DECIDING = {"name", "index", "model_hidden", "draft", "splits_rows"}
+"""Fields that name a layer or are shown, and may be left at their defaults; how rows are split is compared by itself."""
 
 _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 """Fields that a layer shows only once vLLM has built the runner around it."""
@@ -162,6 +162,10 @@ def _differences(found: LayerPlan, engine: EngineFacts, live: LiveFacts) -> Iter
         expected = 1.0 if found.facts.scale_on_output else found.facts.routed_scaling_factor
         yield from _unlike("routed_scaling_factor", expected, live.layer.routed_scaling_factor)
     yield from _unequal("", engine, live.engine, _SHOWN_LATER)
+    planned, running = engine.splits_rows(found.facts), live.engine.sequence_parallel
+    # Only tensor and data parallelism together make vLLM split rows; a layer says so of itself in no other layout.
+    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and None not in (planned, running):
+        yield from _unlike("rows split over the tensor-parallel ranks", planned, running)
 
 
 def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iterator[str]:

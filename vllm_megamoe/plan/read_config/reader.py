@@ -142,7 +142,7 @@ def _shared(family: Family, keys: Keys, number: int, name: str, format_of: Forma
 
 def number_in(name: str) -> int:
     """The layer's number within its prefix, -1 where there is none."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
+    found = re.search(r"(?:^|\.)(?:layers|blocks)\.(\d+)\.", name)
     return int(found[1]) if found else -1
 
 
