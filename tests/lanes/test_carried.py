@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from lanes.live.tiny_configs import TINY
 
+from vllm_megamoe.checkpoint.formats import Known
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
@@ -170,7 +171,7 @@ def test_a_layer_gets_the_very_plan_that_was_made() -> None:
         ({"gate_up_interleaved": True}, "gate_up_interleaved: False in the plan, True in"),
         ({"has_bias": True}, "has_bias: False in the plan, True in"),
         ({"router_weight_on_input": True}, "router_weight_on_input: False in the plan, True in"),
-        ({"experts_format": "fp8-block"}, "experts_format: 'bf16' in the plan, 'fp8-block' in"),
+        ({"experts_format": Known("fp8-block")}, "experts_format: bf16 in the plan, fp8-block in"),
         ({"shared": None}, "shared: SharedFacts(intermediate_hidden=96"),
         ({"shared": replace(SHARED, gated=True)}, "shared.gated: False in the plan, True in"),
         ({"routed_scaling_factor": 1.5}, "routed_scaling_factor: 2.5 in the plan, 1.5 in"),

@@ -11,11 +11,12 @@ counts: one that the plan lacks or has wrong is planned as it stands, and the lo
 import functools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from vllm_megamoe.checkpoint.formats import ExpertsFormat
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
 from vllm_megamoe.plan.plan import plan_layer
 from vllm_megamoe.plan.read_config.reader import number_in
@@ -173,7 +174,7 @@ def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iter
         if field.name in skipped:
             continue
         mine, theirs = getattr(planned, field.name), getattr(running, field.name)
-        if is_dataclass(mine) and type(mine) is type(theirs):
+        if isinstance(mine, ActivationFacts | SharedFacts) and type(mine) is type(theirs):
             yield from _unequal(f"{prefix}{field.name}.", mine, theirs, set())
         else:
             yield from _unlike(f"{prefix}{field.name}", mine, theirs)
@@ -181,4 +182,5 @@ def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iter
 
 def _unlike(name: str, planned: object, running: object) -> Iterator[str]:
     if planned != running:
-        yield f"{name}: {planned!r} in the plan, {running!r} in the running layer"
+        mine, theirs = (str(v) if isinstance(v, ExpertsFormat) else repr(v) for v in (planned, running))
+        yield f"{name}: {mine} in the plan, {theirs} in the running layer"
