@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout import AclFormat, format_cast
-from vllm_megamoe.ops import SymmBuffer, given, mega_moe, settings
+from vllm_megamoe.ops import SymmBuffer, facts, mega_moe, settings
 from vllm_megamoe.ops.arguments import CALL, CREATE, CreateArguments
 from vllm_megamoe.ops.cann import adapter
 from vllm_megamoe.ops.settings import Settings, active_settings
@@ -214,9 +214,9 @@ def test_a_call_outside_of_the_settings_follows_its_buffer(package: Package) -> 
 def test_calls_alike_are_judged_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's calls differ in rows at most; the rules are plain Python between two launches."""
     judged = []
-    whole = given.broken_by_call
-    monkeypatch.setattr(given, "broken_by_call", lambda *facts: judged.append(1) or whole(*facts))
-    given.judge.cache_clear()
+    whole = facts.broken_by_call
+    monkeypatch.setattr(facts, "broken_by_call", lambda *of: judged.append(1) or whole(*of))
+    facts.judge.cache_clear()
     params = {"alpha": 1.702}
     with settings(profile="950@9.2"):
         buffer = create(Group(), "a8w8-fp")
