@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout import AclFormat, format_cast
-from vllm_megamoe.ops import SymmBuffer, given, mega_moe, settings
+from vllm_megamoe.ops import SymmBuffer, facts, given, mega_moe, settings
 from vllm_megamoe.ops.arguments import CALL, CREATE, CreateArguments
 from vllm_megamoe.ops.cann import adapter
 from vllm_megamoe.ops.settings import Settings, active_settings
@@ -129,6 +129,97 @@ def test_int4_in_int32_without_blocks(package: Package) -> None:
             run(buffer, "a8w4-int", **plain, **types)
 
 
+MIXED: list[tuple[str, str, Any, str]] = [
+    (
+        "l1_weights",
+        "blocks",
+        lambda t: format_cast(t, AclFormat.ND),
+        r"ND \[1024, 2048\] torch.int8; expected FRACTAL_NZ",
+    ),
+    ("l2_weights", "rows", lambda t: t.clone()[:512], r"\[512, 1024\] torch.int8; expected \w+ \[1024, 1024\]"),
+    (
+        "l2_weights",
+        "dtype",
+        lambda t: format_cast(t, AclFormat.ND).view(torch.int32),
+        r"torch.int32; expected \w+ .*int8",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", [1, 3])
+@pytest.mark.parametrize(("name", "what", "change", "words"), MIXED, ids=[what for _, what, *_ in MIXED])
+def test_every_entry_of_a_list_is_looked_at(
+    name: str, what: str, change: Any, words: str, place: int, package: Package
+) -> None:
+    """A2 and A3 read dtype and format of the first entry alone (op aclnn), and misread the others in silence."""
+    call = call_arguments("a8w8-int", DEMO, 0)
+    lists = {key: [*call[key]] * 2 for key in ("l1_weights", "l2_weights", "l1_weights_sf", "l2_weights_sf")}
+    if what == "rows":
+        lists[name] = [format_cast(t, AclFormat.ND) for t in lists[name]]
+    lists[name][place] = change(lists[name][place])
+    with settings(profile="a3@9.2"):
+        buffer = create(Group(), "a8w8-int", num_experts=8)
+        with pytest.raises(OperatorError, match=rf"^{name}\[{place}\]=.*{words}"):
+            run(buffer, "a8w8-int", **lists)
+    assert package.calls == 0
+
+
+def test_weights_alike_are_read_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch_npu is asked for a tensor's format; a layer has hundreds of them, and its weights stay what they are."""
+    asked = []
+    whole = given.format_of
+    monkeypatch.setattr(given, "format_of", lambda tensor: asked.append(1) or whole(tensor))
+    call = call_arguments("a8w8-int", DEMO, 0)
+    weights = {name: [t.clone() for t in call[name]] for name in ("l1_weights", "l2_weights")}
+    with settings(profile="a3@9.2"):
+        buffer = create(Group(), "a8w8-int")
+        for _ in range(3):
+            run(buffer, "a8w8-int", **weights)
+        assert len(asked) == 4
+        # another tensor in the list is another list
+        weights["l1_weights"][1] = format_cast(weights["l1_weights"][1], AclFormat.ND)
+        with pytest.raises(OperatorError, match=r"l1_weights\[1\]=ND"):
+            run(buffer, "a8w8-int", **weights)
+    assert package.calls == 3
+
+
+def test_weights_the_other_way_round(package: Package) -> None:
+    call = call_arguments("a8w8-fp", DEMO, 0)
+    turned = [t.view(torch.uint8).t().contiguous().view(t.dtype) for t in call["l1_weights"]]
+    with settings(profile="950@9.2"):
+        buffer = create(Group(), "a8w8-fp")
+        with pytest.raises(OperatorError, match=r"l1_weights=K=2048, N=1024; expected \[2 \* intermediate, hidden\]"):
+            run(buffer, "a8w8-fp", l1_weights=turned)
+
+
+def test_the_buffers_width_is_the_weights(package: Package) -> None:
+    with settings(profile="a3@9.2"):
+        buffer = create(Group(), intermediate_hidden=512)
+        with pytest.raises(OperatorError, match=r"intermediate_hidden=512; expected 0, I=1024 or 2I=2048"):
+            run(buffer)
+        for width in (0, 1024, 2048):
+            buffer.intermediate_hidden = width
+            run(buffer)
+    assert package.calls == 3
+
+
+def test_the_list_form_reaches_the_package_as_names(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the wrapper takes names only (op wrapper mega_moe.py, _normalize_activation_params)
+    passed: dict[str, Any] = {}
+
+    def keep(**arguments: Any) -> tuple[Tensor, Tensor]:
+        passed.update(arguments)
+        return arguments["x"], arguments["topk_ids"]
+
+    monkeypatch.setattr(package, "run", keep)
+    with settings(profile="950@9.2"):
+        buffer = create(Group(), "a8w8-fp")
+        run(buffer, "a8w8-fp", activation="swigluoai", activation_params=[7.0, 1.5, 0.5])
+        assert (passed["activation_clamp"], passed["activation_params"]) == (7.0, {"alpha": 1.5, "beta": 0.5})
+        run(buffer, "a8w8-fp", activation="swiglu", activation_params=[7.0])
+        assert (passed["activation_clamp"], passed["activation_params"]) == (7.0, None)
+
+
 def test_a_stack_on_a_product_that_takes_lists(package: Package) -> None:
     call = stacked(call_arguments("a16w16", DEMO, 0))
     weights = {name: call[name] for name in ("l1_weights", "l2_weights")}
@@ -214,9 +305,9 @@ def test_a_call_outside_of_the_settings_follows_its_buffer(package: Package) -> 
 def test_calls_alike_are_judged_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer's calls differ in rows at most; the rules are plain Python between two launches."""
     judged = []
-    whole = given.broken_by_call
-    monkeypatch.setattr(given, "broken_by_call", lambda *facts: judged.append(1) or whole(*facts))
-    given.judge.cache_clear()
+    whole = facts.broken_by_call
+    monkeypatch.setattr(facts, "broken_by_call", lambda *of: judged.append(1) or whole(*of))
+    facts.judge.cache_clear()
     params = {"alpha": 1.702}
     with settings(profile="950@9.2"):
         buffer = create(Group(), "a8w8-fp")

@@ -301,6 +301,13 @@ def shown_w4a8_receive(rank: int, name: str, deviate: bool, enough: bool) -> boo
     return got.counts == want.counts and wrong == ([False] * 4 if enough else second)
 
 
+def w4a8_receive_is_right(rank: int, name: str) -> bool:
+    """The same call where no build has the fault."""
+    case = first_expert_busy()
+    got, want = simulate(name, case, rank), twin("none", case, rank)
+    return got.counts == want.counts and not differs(got, want) and bool(got.y.any())
+
+
 def tried_w4a8_receive(rank: int, name: str) -> None:
     twin(name, first_expert_busy(), rank)
 

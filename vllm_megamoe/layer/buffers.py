@@ -122,7 +122,7 @@ def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
             expected.num_max_tokens_per_rank,
             expected.num_topk,
             expected.hidden,
-            plan.padding.intermediate_hidden,
+            0,  # layers of other widths share the buffer
             max_recv_token_num=expected.max_recv_token_num,
             dispatch_quant_mode=expected.dispatch_quant_mode,
             dispatch_quant_out_dtype=None if out is None else AclDtype[out].code,

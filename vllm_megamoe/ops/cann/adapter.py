@@ -31,7 +31,8 @@ from vllm_megamoe.ops.arguments import (
     tensors_of,
 )
 from vllm_megamoe.ops.buffer import SymmBuffer, buffer_facts, check_new, communicator_of
-from vllm_megamoe.ops.given import call_facts, check_orientation, check_width, judge, read_arguments
+from vllm_megamoe.ops.facts import call_facts, check_orientation, check_width, judge
+from vllm_megamoe.ops.given import read_arguments
 from vllm_megamoe.ops.rejection import raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.profiles.profile import Profile, find_profile

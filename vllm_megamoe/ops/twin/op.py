@@ -35,6 +35,10 @@ _PACKED = tuple(a for a in CALL if a.name not in ("topk_ids", *SHARED_BIASES))
 """What travels in `tensors` and `places`."""
 
 
+_Form = tuple[list[tuple[int, ...]], list[AclFormat]]
+"""Logical shapes and formats of a list."""
+
+
 @torch.library.custom_op("vllm_megamoe::mega_moe", mutates_args=("topk_ids",))
 def mega_moe_op(
     topk_ids: Tensor,
@@ -124,7 +128,7 @@ def _read(
         raise OperatorError(problem)
     left, held = iter(places), iter(tensors)
     found: dict[str, Any] = {}
-    forms: dict[str, tuple[list[tuple[int, ...]], list[AclFormat]]] = {}
+    forms: dict[str, _Form] = {}
     for argument in _PACKED:
         name = argument.name
         if argument.kind == "tensor":
@@ -144,28 +148,27 @@ def _read(
     activation, has_clamp, *names = words.split(_SEPARATOR)
     values: Iterator[float] = iter(numbers)
     clamp = next(values) if has_clamp else None
-    weights = [_weights(name, found, forms[name]) for name in _WEIGHTS]
     return Given(
-        found["x"],
-        topk_ids,
-        found["topk_weights"],
-        found["x_active_mask"],
-        found["scales"],
-        *weights,
-        found["shared_expert_quant_out_dtype"],
-        activation,
-        clamp,
-        dict(zip(names, values, strict=True)),
+        x=found["x"],
+        topk_ids=topk_ids,
+        topk_weights=found["topk_weights"],
+        mask=found["x_active_mask"],
+        scales=found["scales"],
+        l1=_weights("l1_weights", found, forms),
+        l2=_weights("l2_weights", found, forms),
+        shared_l1=_weights("shared_l1_weights", found, forms),
+        shared_l2=_weights("shared_l2_weights", found, forms),
+        shared_out=found["shared_expert_quant_out_dtype"],
+        activation=activation,
+        clamp=clamp,
+        params=dict(zip(names, values, strict=True)),
     )
 
 
-_WEIGHTS = tuple(a.name for a in CALL if a.kind == "weights")
-
-
-def _weights(name: str, found: dict[str, Any], form: tuple[list[tuple[int, ...]], list[AclFormat]]) -> GivenWeights:
+def _weights(name: str, found: dict[str, Any], forms: dict[str, _Form]) -> GivenWeights:
     declared: AclDtype | None = found[name.replace("l1_weights", "weight1_type").replace("l2_weights", "weight2_type")]
     biases = found.get(name.replace("_weights", "_bias"), [])
-    made = GivenWeights(name, found[name], *form, found[f"{name}_sf"], biases, declared)
+    made = GivenWeights(name, found[name], *forms[name], found[f"{name}_sf"], biases, declared)
     if made.tensors or not name.startswith("shared"):
         made.check_list()
     return made

@@ -13,7 +13,8 @@ from vllm_megamoe.environment import hccl_buffsize
 from vllm_megamoe.numerics.activations import Activation
 from vllm_megamoe.ops.arguments import check_create
 from vllm_megamoe.ops.buffer import SymmBuffer, buffer_facts
-from vllm_megamoe.ops.given import PACKED_FP4, Given, call_facts, check_width, judge
+from vllm_megamoe.ops.facts import call_facts, check_width, judge
+from vllm_megamoe.ops.given import PACKED_FP4, Given
 from vllm_megamoe.ops.rejection import raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.ops.twin.call import Call

@@ -14,7 +14,8 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.dtypes import dtype_of
 from vllm_megamoe.ops.arguments import dtype_of_argument
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights, check_orientation
+from vllm_megamoe.ops.facts import check_orientation
+from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights
 from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.twin.call import Experts, Weights
 from vllm_megamoe.ops.twin.families import ELEM_OF

@@ -112,9 +112,7 @@ def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Ten
     try:
         if state.destroyed:
             remedy = "Make a new one with get_symm_buffer_for_mega_moe, and destroy it after its last call."
-            raise rejection(
-                "sym_buffer", "a buffer that was destroyed", "a live one", "torch_api.txt, sym_buffer", remedy
-            )
+            raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
         call = read_call(read(), buffer, config)
         journey = Journey(call, session)
     except Exception as error:

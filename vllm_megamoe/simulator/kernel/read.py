@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,10 +41,10 @@ _SCALE_18_BITS = ~0x3FFF & 0xFFFFFFFF
 def make_twin_buffer(a: OperatorArguments, memory: Memory) -> tuple[SymmBuffer, Settings]:
     """A buffer of the twin with the attributes as they are in this call, and its settings."""
     config = _settings(active_deviations())
-    said = {argument.name: getattr(a, argument.schema) for argument in CREATE if argument.schema}
+    said: dict[str, Any] = {argument.name: getattr(a, argument.schema) for argument in CREATE if argument.schema}
     said["num_max_tokens_per_rank"] = a.num_max_tokens_per_rank or a.x.shape[0]
-    sizes = {"num_topk": a.topk_ids.shape[-1], "hidden": a.x.shape[-1], "intermediate_hidden": 0}
-    buffer = SymmBuffer(memory.group, CreateArguments(group=memory.group, **sizes, **said), config)
+    said |= {"num_topk": a.topk_ids.shape[-1], "hidden": a.x.shape[-1], "intermediate_hidden": 0}
+    buffer = SymmBuffer(memory.group, CreateArguments(group=memory.group, **said), config)
     buffer.held = TwinBuffer(memory.number, calls_completed=memory.calls)
     return buffer, config
 
