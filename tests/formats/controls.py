@@ -16,7 +16,9 @@ SCALES = ("weight_scale", "weight_scale_inv", "scales", "scale", "gate_up_proj_s
 
 
 def _experts(store: Store, endings: tuple[str, ...]) -> list[str]:
-    return [name for name in store.tensors if (".experts" in name or ".moe." in name) and name.rsplit(".", 1)[-1] in endings]
+    return [
+        name for name in store.tensors if (".experts" in name or ".moe." in name) and name.rsplit(".", 1)[-1] in endings
+    ]
 
 
 def swapped_nibbles(store: Store) -> Store:

@@ -28,12 +28,19 @@ ODD = Shape(160, 96, 3)
 """Five and three groups of 32: an odd number of E8M0 bytes in a row, tiles of 128 that end early."""
 PURE = [name for name in READABLE if not RECIPES[name].mixed]
 SPELLING = {
-    "bf16": BF16, "int8": INT8, "int4": INT4, "mxfp8": E4M3, "fp8-block-ue8m0": E4M3, "mxfp4": E2M1, "mxfp4-a4": E2M1,
+    "bf16": BF16,
+    "int8": INT8,
+    "int4": INT4,
+    "mxfp8": E4M3,
+    "fp8-block-ue8m0": E4M3,
+    "mxfp4": E2M1,
+    "mxfp4-a4": E2M1,
 }
 SPELT = [name for name in PURE if SPELLING.get(RECIPES[name].kind) is RECIPES[name].scheme.alphabet]
 """Those whose readings give codes as stored; of the others equality with what was written is the proof."""
 FOUR_BITS = [
-    name for name in READABLE
+    name
+    for name in READABLE
     if RECIPES[name].kind.startswith(("int4", "mxfp4", "nvfp4"))
     and RECIPES[name].scheme.layout not in ("compressed-tensors-w4a8", "compressed-tensors-w4a8-group")
     and "old" not in name
@@ -96,9 +103,8 @@ def test_a_reading_returns_what_was_written(made: Maker, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READABLE)
-@pytest.mark.parametrize("fill", ["address", "noise"])
-def test_odd_shapes_and_noise(tmp_path: Path, name: str, fill: str) -> None:
-    checkpoint = generate(RECIPES[name], tmp_path / "c", ODD, fill)  # type: ignore[arg-type]
+def test_odd_shapes_and_noise(tmp_path: Path, name: str) -> None:
+    checkpoint = generate(RECIPES[name], tmp_path / "c", ODD, "noise")
     assert all(same(*pair) for pair in pairs(checkpoint, read(checkpoint)))
 
 
@@ -113,8 +119,8 @@ def test_a_format_without_meaning_has_no_reading(made: Maker, name: str) -> None
 def test_layers_spell_every_address_once(made: Maker, name: str) -> None:
     """What was read, layer by layer, spells the addresses 0, 1, 2 ... of all routed weights in their order."""
     checkpoint = made(name)
-    spelling = RECIPES[name].scheme.alphabet.spelling
-    digit_of = {code: digit for digit, code in enumerate(spelling)}
+    spelling = np.array(RECIPES[name].scheme.alphabet.spelling)
+    assert np.all(np.diff(spelling) > 0)
     experts = (checkpoint.shape.experts + 1) * 3 * checkpoint.shape.hidden * checkpoint.shape.intermediate
     digits = digits_needed(experts, len(spelling))
     assert digits <= checkpoint.planes
@@ -122,7 +128,9 @@ def test_layers_spell_every_address_once(made: Maker, name: str) -> None:
     words = np.zeros(0, np.int64)
     for plane, layer in enumerate(layers):
         codes = np.concatenate([stored_codes(p).ravel() for expert in layer.experts for p in expert])
-        found = np.array([digit_of[int(code)] for code in codes]) * len(spelling) ** plane
+        digit = np.searchsorted(spelling, codes.astype(np.int64))
+        np.testing.assert_array_equal(spelling[digit], codes)
+        found = digit * len(spelling) ** plane
         words = found if plane == 0 else words + found
     np.testing.assert_array_equal(unstir(words, len(spelling), digits), np.arange(len(words)))
 
@@ -143,8 +151,16 @@ def test_stirring_is_reversible(base: int) -> None:
     np.testing.assert_array_equal(unstir(words, base, digits), addresses)
 
 
-SCALE_SUFFIXES = ("weight_scale", "weight_scale_inv", "scale", "scales", "weight_scale_second", "weight_scale_2",
-                  "weight_global_scale", "deq_scale")
+SCALE_SUFFIXES = (
+    "weight_scale",
+    "weight_scale_inv",
+    "scale",
+    "scales",
+    "weight_scale_second",
+    "weight_scale_2",
+    "weight_global_scale",
+    "deq_scale",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in SCALED if name in PURE])

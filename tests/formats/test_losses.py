@@ -16,9 +16,19 @@ def test_a_stated_loss_is_the_measured_one(kind: str, use_case: str) -> None:
     assert high - low < 2.5 * (max(figures) - min(figures)) + 0.4 * max(figures), "the stated range says nothing"
 
 
-@pytest.mark.parametrize(("kind", "use_case"), [("mxfp8", "a8w8-fp"), ("mxfp8", "a16w16"), ("mxfp4", "a8w4-fp"),
-                                                ("mxfp4", "a8w8-fp"), ("mxfp4", "a16w16"), ("bf16", "a16w16"),
-                                                ("int8", "a8w8-int"), ("fp8-block-ue8m0", "a16w16")])
+@pytest.mark.parametrize(
+    ("kind", "use_case"),
+    [
+        ("mxfp8", "a8w8-fp"),
+        ("mxfp8", "a16w16"),
+        ("mxfp4", "a8w4-fp"),
+        ("mxfp4", "a8w8-fp"),
+        ("mxfp4", "a16w16"),
+        ("bf16", "a16w16"),
+        ("int8", "a8w8-int"),
+        ("fp8-block-ue8m0", "a16w16"),
+    ],
+)
 def test_exact_is_exact(kind: str, use_case: str) -> None:
     assert use_case in KINDS[kind].exact
     assert measured(KINDS[kind].source, use_case) == (0.0,) * 4

@@ -87,8 +87,11 @@ class Family:
         for layer in layers:
             before, block = self.layer.format(layer), self.layer.format(layer) + self.block
             if router:
-                put(block + ("router.weight" if self.model_type == "gpt_oss" else "gate.weight"),
-                    shape.experts, shape.hidden)
+                put(
+                    block + ("router.weight" if self.model_type == "gpt_oss" else "gate.weight"),
+                    shape.experts,
+                    shape.hidden,
+                )
             put(before + "input_layernorm.weight", shape.hidden)
             put(before + "post_attention_layernorm.weight", shape.hidden)
             if self.complete:
@@ -137,36 +140,76 @@ _DEEPSEEK = {
 }
 
 QWEN3 = Family(
-    "qwen3_moe", "Qwen3MoeForCausalLM", complete=True,
-    sizes={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    complete=True,
+    sizes={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
 QWEN2 = Family(
-    "qwen2_moe", "Qwen2MoeForCausalLM", shared="shared_expert.",
-    sizes={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    "qwen2_moe",
+    "Qwen2MoeForCausalLM",
+    shared="shared_expert.",
+    sizes={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
 MIXTRAL = Family("mixtral", "MixtralForCausalLM", block="block_sparse_moe.", names=_SHORT, complete=True)
 MINIMAX = Family(
-    "minimax_m2", "MiniMaxM2ForCausalLM", block="block_sparse_moe.", names=_SHORT,
-    sizes={"scoring_func": "sigmoid", "use_routing_bias": True, "shared_intermediate_size": 0})
+    "minimax_m2",
+    "MiniMaxM2ForCausalLM",
+    block="block_sparse_moe.",
+    names=_SHORT,
+    sizes={"scoring_func": "sigmoid", "use_routing_bias": True, "shared_intermediate_size": 0},
+)
 MINIMAX_M3 = Family(
-    "minimax_m3", "MiniMaxM3ForCausalLM", block="block_sparse_moe.", names=_SHORT,
-    sizes={"hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "n_shared_experts": 0})
+    "minimax_m3",
+    "MiniMaxM3ForCausalLM",
+    block="block_sparse_moe.",
+    names=_SHORT,
+    sizes={"hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "n_shared_experts": 0},
+)
 DEEPSEEK = Family(
-    "deepseek_v3", "DeepseekV3ForCausalLM", shared="shared_experts.", first=1, draft="model.layers.{}.",
-    sizes=_DEEPSEEK)
+    "deepseek_v3", "DeepseekV3ForCausalLM", shared="shared_experts.", first=1, draft="model.layers.{}.", sizes=_DEEPSEEK
+)
 KIMI = Family(
-    "kimi_k25", "KimiK25ForConditionalGeneration", layer="language_model.model.layers.{}.", shared="shared_experts.",
-    first=1, sizes=_DEEPSEEK, text=True)
+    "kimi_k25",
+    "KimiK25ForConditionalGeneration",
+    layer="language_model.model.layers.{}.",
+    shared="shared_experts.",
+    first=1,
+    sizes=_DEEPSEEK,
+    text=True,
+)
 DEEPSEEK_V4 = Family(
-    "deepseek_v4", "DeepseekV4ForCausalLM", layer="layers.{}.", block="ffn.", names=_SHORT, shared="shared_experts.",
+    "deepseek_v4",
+    "DeepseekV4ForCausalLM",
+    layer="layers.{}.",
+    block="ffn.",
+    names=_SHORT,
+    shared="shared_experts.",
     draft="mtp.0.",
-    sizes={"n_shared_experts": 1, "expert_dtype": "fp4", "swiglu_limit": 10.0, "num_hash_layers": 0,
-           "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "routed_scaling_factor": 1.5})
+    sizes={
+        "n_shared_experts": 1,
+        "expert_dtype": "fp4",
+        "swiglu_limit": 10.0,
+        "num_hash_layers": 0,
+        "scoring_func": "sqrtsoftplus",
+        "topk_method": "noaux_tc",
+        "routed_scaling_factor": 1.5,
+    },
+)
 GPT_OSS = Family("gpt_oss", "GptOssForCausalLM", expert="", sizes={"swiglu_limit": 7.0})
 QWEN35 = Family(
-    "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", layer="model.language_model.layers.{}.", expert="", text=True)
+    "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", layer="model.language_model.layers.{}.", expert="", text=True
+)
 QWEN3_VL = Family(
-    "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", layer="model.language_model.layers.{}.", expert="",
-    text=True)
+    "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", layer="model.language_model.layers.{}.", expert="", text=True
+)
 LLAMA4 = Family(
-    "llama4", "Llama4ForConditionalGeneration", layer="language_model.model.layers.{}.", block="feed_forward.",
-    expert="", text=True, sizes={"interleave_moe_layer_step": 1})
+    "llama4",
+    "Llama4ForConditionalGeneration",
+    layer="language_model.model.layers.{}.",
+    block="feed_forward.",
+    expert="",
+    text=True,
+    sizes={"interleave_moe_layer_step": 1},
+)
 STEP = Family("step3p5", "Step3p5ForCausalLM", block="moe.", expert="")

@@ -39,9 +39,9 @@ def _fp16(spot: Spot) -> Written:
     return Written({"weight": weight}, weight.double().numpy())
 
 
-def mxfp8(weight: str = "weight", scale: str = "weight_scale", dtype: torch.dtype = torch.uint8) -> Callable[
-    [Spot], Written
-]:
+def mxfp8(
+    weight: str = "weight", scale: str = "weight_scale", dtype: torch.dtype = torch.uint8
+) -> Callable[[Spot], Written]:
     """E4M3 and a byte per 32 inputs."""
 
     def write(spot: Spot) -> Written:
@@ -53,8 +53,11 @@ def mxfp8(weight: str = "weight", scale: str = "weight_scale", dtype: torch.dtyp
 
 
 def mxfp4(
-    weight: str = "weight", scale: str = "weight_scale", dtype: torch.dtype = torch.uint8,
-    code: torch.dtype = torch.uint8, more: Callable[[Spot], dict[str, torch.Tensor]] = lambda spot: {}
+    weight: str = "weight",
+    scale: str = "weight_scale",
+    dtype: torch.dtype = torch.uint8,
+    code: torch.dtype = torch.uint8,
+    more: Callable[[Spot], dict[str, torch.Tensor]] = lambda spot: {},
 ) -> Callable[[Spot], Written]:
     """E2M1 in pairs and a byte per 32 inputs."""
 
@@ -76,7 +79,7 @@ def _tiled(codes: NDArray[np.int64], scale: torch.Tensor) -> NDArray[np.float64]
 def fp8_block(
     scale: str = "weight_scale_inv", power_of_two: bool = False, dtype: torch.dtype = torch.float32, four: bool = False
 ) -> Callable[[Spot], Written]:
-    """Tiles of 128 x 128; power of two: the scales too, in float32 or as E8M0; four: ModelOpt's [N/128, 1, K/128, 1]."""
+    """Tiles of 128 x 128; `power_of_two`: scales in float32 or E8M0; `four`: ModelOpt's [N/128, 1, K/128, 1]."""
 
     def write(spot: Spot) -> Written:
         codes = spot.codes(E4M3)
@@ -96,8 +99,13 @@ def fp8_block(
     return write
 
 
-def fp8_rows(per_tensor: bool, shape: str = "[N, 1]", dtype: torch.dtype = torch.float32, static: bool = False,
-             offset: bool = False) -> Callable[[Spot], Written]:
+def fp8_rows(
+    per_tensor: bool,
+    shape: str = "[N, 1]",
+    dtype: torch.dtype = torch.float32,
+    static: bool = False,
+    offset: bool = False,
+) -> Callable[[Spot], Written]:
     """A scale per channel ([N, 1] or [N]) or for the tensor ([1] or [])."""
 
     def write(spot: Spot) -> Written:
@@ -151,32 +159,37 @@ MS_W4A8_MXFP = Scheme("msmodelslim-w4a8-mxfp", "mxfp4", E2M1, mxfp4(), "W4A8_MXF
 MS_W4A4_MXFP4 = Scheme("msmodelslim-w4a4-mxfp4", "mxfp4-a4", E2M1, mxfp4(), "W4A4_MXFP4", 16, 32, group_size=32)
 MS_W4A16_MXFP4 = Scheme("msmodelslim-w4a16-mxfp4", "mxfp4", E2M1, mxfp4(), "W4A16_MXFP4", 16, 32, group_size=32)
 MS_DUALSCALE = Scheme(
-    "msmodelslim-w4a4-mxfp4-dualscale", "mxfp4-a4", E2M1, mxfp4(more=_dual), "W4A4_MXFP4_DUALSCALE", 16, 32,
-    group_size=32)
-MS_WFP8AFP8 = Scheme(
-    "msmodelslim-wfp8afp8-dynamic", "fp8-rows", E4M3, fp8_rows(False, offset=True), "WFP8AFP8_DYNAMIC")
+    "msmodelslim-w4a4-mxfp4-dualscale",
+    "mxfp4-a4",
+    E2M1,
+    mxfp4(more=_dual),
+    "W4A4_MXFP4_DUALSCALE",
+    16,
+    32,
+    group_size=32,
+)
+MS_WFP8AFP8 = Scheme("msmodelslim-wfp8afp8-dynamic", "fp8-rows", E4M3, fp8_rows(False, offset=True), "WFP8AFP8_DYNAMIC")
 MS_W8A8FP8 = Scheme("msmodelslim-w8a8fp8-dynamic", "fp8-rows", E4M3, fp8_rows(False), "W8A8FP8_DYNAMIC")
 
 BLOCK = Scheme("fp8-block", "fp8-block", E4M3, fp8_block())
 BLOCK_BF16 = Scheme("fp8-block", "fp8-block", E4M3, fp8_block(dtype=torch.bfloat16), "", 127, TILE)
 BLOCK_UE8M0 = Scheme("fp8-block-ue8m0", "fp8-block-ue8m0", E4M3, fp8_block(power_of_two=True), "", 16, TILE)
-BLOCK_E8M0 = Scheme(
-    "fp8-block-ue8m0", "fp8-block-ue8m0", E4M3, fp8_block(power_of_two=True, dtype=E8M0), "", 16, TILE)
-FP8_TENSOR = Scheme(
-    "fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, static=True), "", 127, TILE)
-V4_FP4 = Scheme(
-    "deepseek-v4-fp4", "mxfp4", E2M1, mxfp4(scale="scale", dtype=E8M0, code=torch.int8), "", 16, 32)
-V4_BLOCK = Scheme(
-    "deepseek-v4-fp8", "fp8-block-ue8m0", E4M3, fp8_block("scale", True, E8M0), "", 16, TILE)
+BLOCK_E8M0 = Scheme("fp8-block-ue8m0", "fp8-block-ue8m0", E4M3, fp8_block(power_of_two=True, dtype=E8M0), "", 16, TILE)
+FP8_TENSOR = Scheme("fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, static=True), "", 127, TILE)
+V4_FP4 = Scheme("deepseek-v4-fp4", "mxfp4", E2M1, mxfp4(scale="scale", dtype=E8M0, code=torch.int8), "", 16, 32)
+V4_BLOCK = Scheme("deepseek-v4-fp8", "fp8-block-ue8m0", E4M3, fp8_block("scale", True, E8M0), "", 16, TILE)
 V4_EXPERTS_FP8 = Scheme(
-    "deepseek-v4-fp8", "fp8-block-ue8m0", E4M3, fp8_block("scale", True, torch.float32), "", 16, TILE)
+    "deepseek-v4-fp8", "fp8-block-ue8m0", E4M3, fp8_block("scale", True, torch.float32), "", 16, TILE
+)
 MINIMAX_MXFP8 = Scheme("mxfp8", "mxfp8", E4M3, mxfp8(scale="weight_scale_inv"), "", 16, 32)
 
 CT_FP8 = Scheme("compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(False, dtype=torch.bfloat16), "", 127, 32)
 CT_FP8_TENSOR = Scheme(
-    "compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, True), "", 127, TILE)
+    "compressed-tensors-fp8", "fp8-rows", E4M3, fp8_rows(True, "[1]", torch.bfloat16, True), "", 127, TILE
+)
 CT_FP8_BLOCK = Scheme(
-    "compressed-tensors-fp8-block", "fp8-block", E4M3, fp8_block("weight_scale", dtype=torch.bfloat16), "", 127, TILE)
+    "compressed-tensors-fp8-block", "fp8-block", E4M3, fp8_block("weight_scale", dtype=torch.bfloat16), "", 127, TILE
+)
 CT_MXFP8 = Scheme("compressed-tensors-mxfp8", "mxfp8", E4M3, mxfp8(), "", 16, 32)
 CT_MXFP4 = Scheme("compressed-tensors-mxfp4", "mxfp4", E2M1, mxfp4("weight_packed"), "", 16, 32)
 CT_NVFP4 = Scheme("compressed-tensors-nvfp4", "nvfp4", E2M1, nvfp4(False), "", 64, 16)

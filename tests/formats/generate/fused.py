@@ -84,4 +84,3 @@ def per_projection(experts: Sequence[Triple]) -> dict[str, Tensor]:
         for suffix in experts[0][projection].tensors:
             tensors[f"{name}.{suffix}"] = torch.stack([expert[projection].tensors[suffix] for expert in experts])
     return tensors
-

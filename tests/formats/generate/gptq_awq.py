@@ -23,8 +23,12 @@ def _awq_words(codes: NDArray[np.int64]) -> torch.Tensor:
 
 
 def scheme(
-    packing: str, bits: int = 4, group: int = GROUP, zero_points: bool = False, shuffled: bool = False,
-    plain_zero: bool = False
+    packing: str,
+    bits: int = 4,
+    group: int = GROUP,
+    zero_points: bool = False,
+    shuffled: bool = False,
+    plain_zero: bool = False,
 ) -> Callable[[Spot], Written]:
     """One linear; group 0 is one over all of K. Zero points of 2 to 13, else the middle.
 
@@ -63,9 +67,11 @@ GPTQ = Scheme("gptq-int4", "int4", INT4, scheme("gptq", group=0), "", 1024, 32)
 GPTQ_GROUP = Scheme("gptq-int4-group", "int4-group", INT4, scheme("gptq"), "", 1024, GROUP)
 GPTQ_ASYM = Scheme("gptq-int4-group", "int4-group", INT4, scheme("gptq", zero_points=True), "", 12, GROUP)
 GPTQ_ACTORDER = Scheme(
-    "gptq-int4-group", "int4-group", INT4, scheme("gptq", zero_points=True, shuffled=True), "", 12, GROUP)
+    "gptq-int4-group", "int4-group", INT4, scheme("gptq", zero_points=True, shuffled=True), "", 12, GROUP
+)
 GPTQ_V2 = Scheme(
-    "gptq-int4-group", "int4-group", INT4, scheme("gptq", zero_points=True, plain_zero=True), "", 12, GROUP)
+    "gptq-int4-group", "int4-group", INT4, scheme("gptq", zero_points=True, plain_zero=True), "", 12, GROUP
+)
 GPTQ_INT8 = Scheme("gptq-int8", "int8", INT8, scheme("gptq", 8, 0), "", 1024, 32)
 AWQ = Scheme("awq-int4", "int8", INT4, scheme("awq", group=0, zero_points=True), "", 12, 32)
 AWQ_GROUP = Scheme("awq-int4-group", "int4-group", INT4, scheme("awq", zero_points=True), "", 12, GROUP)

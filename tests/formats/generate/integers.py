@@ -89,8 +89,11 @@ def two_stage(packed: bool, integer: bool) -> Callable[[Spot], Written]:
         second = digits + 4.0 if integer else digits + 4.3125  # a code times 5/16 is no integer
         inner = codes * np.repeat(second, GROUP, axis=1)
         per_weight = np.repeat(second, GROUP, axis=1) * scale.double().numpy()
-        tensors = _int4_tensors(codes, per_weight, spot) if packed else {
-            "weight": _i8(codes), "weight_offset": torch.zeros(spot.n, 1)}
+        tensors = (
+            _int4_tensors(codes, per_weight, spot)
+            if packed
+            else {"weight": _i8(codes), "weight_offset": torch.zeros(spot.n, 1)}
+        )
         tensors |= {
             "weight_scale": scale,
             "weight_scale_second": torch.from_numpy(second.astype(np.float32)),
@@ -159,23 +162,43 @@ def ct_packed(
     return write
 
 
-
 W8A8_DYNAMIC = Scheme("msmodelslim-w8a8-dynamic", "int8", INT8, msmodelslim_int8(), "W8A8_DYNAMIC")
-W8A8_OLD = Scheme(
-    "msmodelslim-w8a8-dynamic", "int8", INT8, msmodelslim_int8(torch.bfloat16), "W8A8_DYNAMIC", 127, 128)
+W8A8_OLD = Scheme("msmodelslim-w8a8-dynamic", "int8", INT8, msmodelslim_int8(torch.bfloat16), "W8A8_DYNAMIC", 127, 128)
 W8A8_STATIC = Scheme("msmodelslim-w8a8", "int8", INT8, lambda spot: _static(spot, False), "W8A8")
 W8A8_MIX = Scheme("msmodelslim-w8a8-mix", "int8", INT8, lambda spot: _static(spot, True), "W8A8_MIX")
 W4A8_DYNAMIC = Scheme("msmodelslim-w4a8-dynamic", "int4", INT4, _int4_channel, "W4A8_DYNAMIC")
 W4A8_OLD = Scheme("msmodelslim-w4a8-dynamic-old", "int4", INT4, _int4_old, "W4A8_DYNAMIC", version="")
 W4A8_GROUP = Scheme(
-    "msmodelslim-w4a8-dynamic-group", "int4-two-stage", INT4, two_stage(True, True), "W4A8_DYNAMIC", 12, GROUP,
-    group_size=GROUP)
+    "msmodelslim-w4a8-dynamic-group",
+    "int4-two-stage",
+    INT4,
+    two_stage(True, True),
+    "W4A8_DYNAMIC",
+    12,
+    GROUP,
+    group_size=GROUP,
+)
 W4A8_GROUP_ROUNDS = Scheme(
-    "msmodelslim-w4a8-dynamic-group", "int4-two-stage", INT4, two_stage(True, False), "W4A8_DYNAMIC", 12, GROUP,
-    group_size=GROUP)
+    "msmodelslim-w4a8-dynamic-group",
+    "int4-two-stage",
+    INT4,
+    two_stage(True, False),
+    "W4A8_DYNAMIC",
+    12,
+    GROUP,
+    group_size=GROUP,
+)
 W4A8_OLD_GROUP = Scheme(
-    "msmodelslim-w4a8-dynamic-old-group", "int4-two-stage", INT4, two_stage(False, True), "W4A8_DYNAMIC", 12, GROUP,
-    version="", group_size=GROUP)
+    "msmodelslim-w4a8-dynamic-old-group",
+    "int4-two-stage",
+    INT4,
+    two_stage(False, True),
+    "W4A8_DYNAMIC",
+    12,
+    GROUP,
+    version="",
+    group_size=GROUP,
+)
 W4A16 = Scheme("msmodelslim-w4a16", "int4-group", INT4, ct_packed(), "W4A16", 127, GROUP, group_size=GROUP)
 
 CT_W8A8 = Scheme("compressed-tensors-w8a8", "int8", INT8, ct_int8(False), "", 127, 32)
@@ -187,8 +210,10 @@ CT_W4A16 = Scheme("compressed-tensors-w4a16", "int4", INT4, ct_packed(4, 0), "",
 CT_W4A16_ASYM = Scheme("compressed-tensors-w4a16", "int8", INT4, ct_packed(4, 0, True), "", 127, 32)
 CT_W4A16_GROUP = Scheme("compressed-tensors-w4a16-group", "int4-group", INT4, ct_packed(), "", 127, GROUP)
 CT_W4A16_GROUP_ASYM = Scheme(
-    "compressed-tensors-w4a16-group", "int4-group", INT4, ct_packed(zero_points=True), "", 12, GROUP)
+    "compressed-tensors-w4a16-group", "int4-group", INT4, ct_packed(zero_points=True), "", 12, GROUP
+)
 CT_W4A16_ACTORDER = Scheme(
-    "compressed-tensors-w4a16-group", "int4-group", INT4, ct_packed(zero_points=True, shuffled=True), "", 12, GROUP)
+    "compressed-tensors-w4a16-group", "int4-group", INT4, ct_packed(zero_points=True, shuffled=True), "", 12, GROUP
+)
 QUARK_INT8 = Scheme("quark-int8", "int8", INT8, ct_int8(False, one_dimension=True), "", 127, 32)
 QUARK_INT8_TENSOR = Scheme("quark-int8", "int8", INT8, ct_int8(True), "", 127, 64)
