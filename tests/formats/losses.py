@@ -1,7 +1,7 @@
 """What a conversion costs, by quantisers of a few lines each: the stated losses of the table are measured with these.
 
 A loss is the rms of the error relative to the rms of the weights, in per cent, over one matrix. It belongs to a
-distribution: the figures that stand in the table are of Gaussian weights in matrices of 64 rows and 128 to 7168 columns,
+distribution: the figures in kinds.py are of Gaussian weights in matrices of 64 rows and 128 to 7168 columns,
 first stored in the source format, then converted. Rounding is to nearest, ties to even.
 
 The exponent of a group of 32 has two rules in use: `floor` (OCP Microscaling 1.0: floor(log2 amax) minus the largest

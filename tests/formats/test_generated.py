@@ -103,9 +103,8 @@ def test_a_reading_returns_what_was_written(made: Maker, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READABLE)
-@pytest.mark.parametrize("fill", ["address", "noise"])
-def test_odd_shapes_and_noise(tmp_path: Path, name: str, fill: str) -> None:
-    checkpoint = generate(RECIPES[name], tmp_path / "c", ODD, fill)  # type: ignore[arg-type]
+def test_odd_shapes_and_noise(tmp_path: Path, name: str) -> None:
+    checkpoint = generate(RECIPES[name], tmp_path / "c", ODD, "noise")
     assert all(same(*pair) for pair in pairs(checkpoint, read(checkpoint)))
 
 
@@ -120,8 +119,8 @@ def test_a_format_without_meaning_has_no_reading(made: Maker, name: str) -> None
 def test_layers_spell_every_address_once(made: Maker, name: str) -> None:
     """What was read, layer by layer, spells the addresses 0, 1, 2 ... of all routed weights in their order."""
     checkpoint = made(name)
-    spelling = RECIPES[name].scheme.alphabet.spelling
-    digit_of = {code: digit for digit, code in enumerate(spelling)}
+    spelling = np.array(RECIPES[name].scheme.alphabet.spelling)
+    assert np.all(np.diff(spelling) > 0)
     experts = (checkpoint.shape.experts + 1) * 3 * checkpoint.shape.hidden * checkpoint.shape.intermediate
     digits = digits_needed(experts, len(spelling))
     assert digits <= checkpoint.planes
@@ -129,7 +128,9 @@ def test_layers_spell_every_address_once(made: Maker, name: str) -> None:
     words = np.zeros(0, np.int64)
     for plane, layer in enumerate(layers):
         codes = np.concatenate([stored_codes(p).ravel() for expert in layer.experts for p in expert])
-        found = np.array([digit_of[int(code)] for code in codes]) * len(spelling) ** plane
+        digit = np.searchsorted(spelling, codes.astype(np.int64))
+        np.testing.assert_array_equal(spelling[digit], codes)
+        found = digit * len(spelling) ** plane
         words = found if plane == 0 else words + found
     np.testing.assert_array_equal(unstir(words, len(spelling), digits), np.arange(len(words)))
 

@@ -2,11 +2,11 @@
 
 An element of a layer has an address: its place in (expert, projection, n, k), a number below the count of the layer's
 weights. Its word is that address after a reversible stirring, written in a base as large as the format has codes of
-distinct value; layer 0 stores the lowest digit of each word, layer 1 the next. So over all layers each weight says which
-it is, and a row, column, nibble or expert that went astray says where it came from; and because of the stirring,
-neighbours differ in every layer (plain digits would repeat along an axis, and hide a swap). Scales spell the addresses of
-channels and groups in the same way. One more layer holds noise: every code of the format, those of equal value (-0) and
-the largest included.
+distinct value; layer 0 stores the lowest digit of each word, layer 1 the next. So over all layers each weight says
+which it is, and a row, column, nibble or expert that went astray says where it came from; and because of the stirring,
+neighbours differ in every layer (plain digits would repeat along an axis, and hide a swap). Scales spell the addresses
+of channels and groups in the same way. One more layer holds noise: every code of the format, those of equal value (-0)
+and the largest included.
 
 `fill="noise"` makes all layers noise, of a size that a model can run with.
 """
@@ -35,6 +35,10 @@ class Shape:
     def size(self, projection: int) -> tuple[int, int]:
         """(N, K) of gate, up or down."""
         return (self.hidden, self.intermediate) if projection == DOWN else (self.intermediate, self.hidden)
+
+
+TILED = Shape(256, 192)
+"""Two tiles of 128 along H, one and a half along I."""
 
 
 @dataclass(frozen=True)

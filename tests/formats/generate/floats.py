@@ -79,7 +79,7 @@ def _tiled(codes: NDArray[np.int64], scale: torch.Tensor) -> NDArray[np.float64]
 def fp8_block(
     scale: str = "weight_scale_inv", power_of_two: bool = False, dtype: torch.dtype = torch.float32, four: bool = False
 ) -> Callable[[Spot], Written]:
-    """Tiles of 128 x 128; power of two: the scales too, in float32 or as E8M0; four: ModelOpt's [N/128, 1, K/128, 1]."""
+    """Tiles of 128 x 128; `power_of_two`: scales in float32 or E8M0; `four`: ModelOpt's [N/128, 1, K/128, 1]."""
 
     def write(spot: Spot) -> Written:
         codes = spot.codes(E4M3)

@@ -78,7 +78,7 @@ CT_FP8_BLOCK = compressed_tensors(
     args(8, "float", "block") | {"block_structure": [128, 128]},
     args(8, "float", "group", 128, dynamic=True),
 )
-_MX = {"scale_dtype": "torch.uint8", "zp_dtype": None}
+_MX: dict[str, Any] = {"scale_dtype": "torch.uint8", "zp_dtype": None}
 CT_MXFP8 = compressed_tensors(
     "mxfp8-quantized", args(8, "float", "group", 32, **_MX), args(8, "float", "group", 32, dynamic=True, **_MX)
 )
@@ -86,7 +86,7 @@ CT_MXFP4 = compressed_tensors(
     "mxfp4-pack-quantized", args(4, "float", "group", 32, **_MX), args(4, "float", "group", 32, dynamic=True, **_MX)
 )
 CT_MXFP4_A16 = compressed_tensors("mxfp4-pack-quantized", args(4, "float", "group", 32, **_MX), None)
-_NV = {"scale_dtype": "torch.float8_e4m3fn", "zp_dtype": None}
+_NV: dict[str, Any] = {"scale_dtype": "torch.float8_e4m3fn", "zp_dtype": None}
 CT_NVFP4 = compressed_tensors(
     "nvfp4-pack-quantized",
     args(4, "float", "tensor_group", 16, **_NV),
@@ -172,7 +172,7 @@ def modelopt_side(algorithm: str, group_size: int | None) -> dict[str, Any]:
     }
 
 
-_DYNAMIC = {"-:.*self_attn.*": {}, "-:.*mlp\\.gate$": {}, "-:lm_head": {}}
+_DYNAMIC: dict[str, dict[str, Any]] = {"-:.*self_attn.*": {}, "-:.*mlp\\.gate$": {}, "-:lm_head": {}}
 
 
 def gptq(bits: int = 4, group_size: int = 32, sym: bool = True, desc_act: bool = False, **more: Any) -> dict[str, Any]:

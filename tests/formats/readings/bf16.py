@@ -4,7 +4,8 @@ Source: facts/checkpoints.md 3.1. H hidden, I width of an expert, E experts.
 
 * per expert: `gate_proj.weight` [I, H], `up_proj.weight` [I, H], `down_proj.weight` [H, I]; or w1, w3, w2.
 * halves (Qwen3.5): `gate_up_proj` [E, 2I, H], gate in the first I rows; `down_proj` [E, H, I].
-* transposed halves (Qwen3-VL-MoE, Llama4): `gate_up_proj` [E, H, 2I], gate in the first I columns; `down_proj` [E, I, H].
+* transposed halves (Qwen3-VL-MoE, Llama4): `gate_up_proj` [E, H, 2I], gate in the first I columns; `down_proj`
+  [E, I, H].
 * transposed, interleaved (gpt-oss): `gate_up_proj` [E, H, 2I], gate in the even columns, up in the odd ones, with
   `gate_up_proj_bias` [E, 2I]; `down_proj` [E, I, H] with `down_proj_bias` [E, H].
 * per projection (Step-3.5): `moe.gate_proj.weight` [E, I, H], `up_proj` [E, I, H], `down_proj` [E, H, I].

@@ -4,8 +4,9 @@ Source: facts/checkpoints.md 3.3 (checked there against the library's own packer
 
 * int-quantized: `weight` I8 [N, K], one code per byte, also for int4; `weight_scale` [N, 1], [1] or [N, K/g].
 * pack-quantized: `weight_packed` I32 [N, K/8] (int8: [N, K/4]), the lowest bits first along K, OFFSET binary: stored =
-  q + 8 (q + 128); `weight_shape` I64 [2]; `weight_scale` [N, K/g]. Asymmetric: `weight_zero_point` I32 [N/8, K/g], packed
-  along N in the same offset binary; w = (q - z) * scale. Activation order: `weight_g_idx` I32 [K], the group of each k.
+  q + 8 (q + 128); `weight_shape` I64 [2]; `weight_scale` [N, K/g]. Asymmetric: `weight_zero_point` I32 [N/8, K/g],
+  packed along N in the same offset binary; w = (q - z) * scale. Activation order: `weight_g_idx` I32 [K], the group of
+  each k.
 * float-quantized: `weight` F8_E4M3 [N, K]; `weight_scale` [N, 1], [1], or tiles [ceil(N/128), ceil(K/128)].
 MXFP8, MXFP4 and NVFP4 are in mx.py and nvfp4.py.
 """

@@ -21,9 +21,8 @@ def pairs_along_k(packed: Bits8) -> Bits8:
     """[N, K/2] bytes -> [N, K] codes: even k in the LOW nibble."""
     n, half = packed.shape
     codes = np.zeros((n, 2 * half), np.uint8)
-    for j in range(half):
-        codes[:, 2 * j] = packed[:, j] & 15
-        codes[:, 2 * j + 1] = packed[:, j] >> 4
+    codes[:, 0::2] = packed & 15
+    codes[:, 1::2] = packed >> 4
     return codes
 
 
@@ -33,9 +32,8 @@ def pairs_along_n(packed: NDArray[np.int8]) -> Ints:
     byte = packed.view(np.uint8).astype(np.int64)
     half, k = byte.shape
     codes = np.zeros((2 * half, k), np.int64)
-    for j in range(half):
-        codes[2 * j] = signed4(byte[j] & 15)
-        codes[2 * j + 1] = signed4(byte[j] >> 4)
+    codes[0::2] = signed4(byte & 15)
+    codes[1::2] = signed4(byte >> 4)
     return codes
 
 
@@ -50,8 +48,10 @@ def words_along_k(packed: NDArray[np.int32], bits: int, k: int) -> Ints:
 
 
 def words_along_rows(packed: NDArray[np.int32], bits: int) -> Ints:
-    """int32 [R * bits / 32, C] -> unsigned codes [R, C], the lowest bits first (GPTQ weights: R is K; compressed-tensors
-    zero points: R is N)."""
+    """int32 [R * bits / 32, C] -> unsigned codes [R, C], the lowest bits first.
+
+    GPTQ's weights (R is K) and compressed-tensors' zero points (R is N).
+    """
     return words_along_k(np.ascontiguousarray(packed.T), bits, packed.shape[0] * 32 // bits).T
 
 

@@ -1,7 +1,7 @@
 """A checkpoint folder as named bit arrays: safetensors parsed here from its published layout, nothing converted.
 
-A safetensors file is 8 bytes (little-endian length of the header), a JSON header `{name: {dtype, shape, data_offsets}}`
-whose offsets count from the end of the header, then the data, little-endian, C order. The file is parsed by hand so that
+A safetensors file is 8 bytes (little-endian length of the header), a JSON header {name: {dtype, shape, data_offsets}}
+whose offsets count from the end of the header, then the data, little-endian, C order. It is parsed by hand, so that
 a reading rests on no library that a loader may also use, and so that F8_E8M0 and F8_E4M3 arrive as bytes.
 """
 
