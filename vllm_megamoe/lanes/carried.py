@@ -24,7 +24,7 @@ from vllm_megamoe.plan.read_config.reader import number_in
 logger = logging.getLogger(__name__)
 
 _NOT_DECIDING = {"name", "index", "model_hidden", "draft", "splits_rows"}
-"""Fields that name a layer or are shown, and may be left at their defaults; how rows are split is compared by itself."""
+"""Fields that name a layer or are shown and may be left at their defaults; how rows are split is compared apart."""
 
 _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 """Fields that a layer shows only once vLLM has built the runner around it."""
