@@ -1,13 +1,9 @@
 """Two ranks for the method's tests: one spawn per session, shared by all cases."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vllm_megamoe.testing.ranks import World
 

@@ -5,16 +5,12 @@ around them is a stand-in with the attributes that vLLM 0.32's MoERunner has.
 """
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vllm_megamoe.testing.ranks import World
 
