@@ -35,7 +35,7 @@ def case_of(use_case: str, shared: int = 0) -> Case:
 def state_with(plan: LayerPlan, weights: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor] | None) -> LayerState:
     routed = convert_routed(*(w.clone() for w in weights), plan)
     fused = convert_shared(*shared, plan) if shared else None
-    return LayerState("layer", plan, ALONE, routed, open_handle("layer", plan, ALONE).buffer, fused)
+    return LayerState("layer", plan, ALONE, routed, open_handle("layer", plan, ALONE), fused)
 
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"])
@@ -93,11 +93,11 @@ def test_a_wide_shared_mlp_gives_what_two_narrow_ones_give(use_case: str, weight
     first, second = slice(0, WIDTH), slice(WIDTH, 2 * WIDTH)
     by_hand = [(torch.cat([gate[cut], up[cut]]), down[:, cut].contiguous()) for cut in (first, second)]
     narrow = convert_routed(*(torch.stack(list(part)) for part in zip(*by_hand, strict=True)), plan)
-    expected = LayerState("layer", plan, ALONE, fused.operands, fused.buffer, narrow)
+    expected = LayerState("layer", plan, ALONE, fused.operands, fused.handle, narrow)
     rows = rows_of(case, 0)
     y = fused.run(*rows)
     assert y.equal(expected.run(*rows))
-    without = LayerState("layer", plan, ALONE, fused.operands, fused.buffer, None)
+    without = LayerState("layer", plan, ALONE, fused.operands, fused.handle, None)
     assert not y.equal(without.run(*rows))
 
 

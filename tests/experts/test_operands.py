@@ -5,41 +5,29 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from experts.index_rules import Place, codes_in, flat, make_dense, make_ints, make_mx
 from torch import Tensor
 
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
 from vllm_megamoe.experts.operands import ExpertOperands, from_operands, to_operands
 from vllm_megamoe.layout.cast import format_cast, format_of
-from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 E, H, I = 3, 160, 48  # noqa: E741  K/32 is odd for H and broken for I; nothing is square
 RNG = np.random.default_rng(2)
 
 
-def codes(low: int, high: int, *shape: int) -> Tensor:
-    return torch.from_numpy(RNG.integers(low, high, shape).astype(np.int16))
-
-
 def ints(bits: int) -> IntExperts:
-    span = 2 ** (bits - 1)
-    scales = [torch.from_numpy(np.float32(RNG.uniform(1e-4, 1e-2, s))) for s in ((E, 2 * I), (E, H))]
-    w13, w2 = (codes(-span, span, *s).to(torch.int8) for s in ((E, 2 * I, H), (E, H, I)))
-    return IntExperts(w13, scales[0], w2, scales[1], 4 if bits == 4 else 8)
+    return make_ints(RNG, bits, E, H, I)
 
 
 def mx(elem: str) -> MxExperts:
-    per_byte = 2 if elem == "e2m1" else 1
-    shapes = ((E, 2 * I, H // per_byte), (E, 2 * I, H // 32), (E, H, I // per_byte), (E, H, -(-I // 32)))
-    w13, s13, w2, s2 = (codes(0, 256, *shape).to(torch.uint8) for shape in shapes)
-    return MxExperts(w13, s13, w2, s2, elem)  # type: ignore[arg-type]
+    return make_mx(RNG, elem, E, H, I)
 
 
 def dense() -> DenseExperts:
-    w13, w2 = (torch.from_numpy(RNG.standard_normal(s)).bfloat16() for s in ((E, 2 * I, H), (E, H, I)))
-    return DenseExperts(w13, w2)
+    return make_dense(RNG, E, H, I)
 
 
 CASES: list[tuple[UseCase, Callable[[], Experts]]] = [
@@ -52,15 +40,6 @@ CASES: list[tuple[UseCase, Callable[[], Experts]]] = [
     (UseCase.A4W4_FP, lambda: mx("e2m1")),
 ]
 IDS = [f"{use_case}-{i}" for i, (use_case, _) in enumerate(CASES)]
-
-
-def offset(r: int, c: int, rows: int, c0: int) -> int:
-    tall = -(-rows // 16) * 16
-    return (c // c0) * tall * c0 + (r // 16) * 16 * c0 + (r % 16) * c0 + c % c0
-
-
-def flat(tensor: Tensor) -> NDArray[np.uint8]:
-    return inner(tensor).contiguous().view(torch.uint8).flatten().numpy()
 
 
 def same(a: Experts, b: Experts) -> bool:
@@ -103,9 +82,8 @@ def test_a8w8_int_byte_by_byte() -> None:
         for weight, want in ((o.l1, experts.w13[e]), (o.l2, experts.w2[e])):
             channels, k = want.shape
             assert (format_of(weight), weight.shape, weight.dtype) == (29, (k, channels), torch.int8)
-            stored = flat(weight).view(np.int8)
-            places = np.array([[offset(j, n, k, 32) for j in range(k)] for n in range(channels)])
-            assert np.array_equal(stored[places], want.numpy())
+            stored = codes_in(flat(weight), Place(8, True, 32), channels, k)
+            assert np.array_equal(stored.view(np.int8), want.numpy())
 
 
 def test_a8w4_int_nibble_by_nibble() -> None:
@@ -115,8 +93,7 @@ def test_a8w4_int_nibble_by_nibble() -> None:
             channels, k = want.shape
             assert (format_of(weight), weight.shape, weight.dtype) == (29, (k, channels // 2), torch.int8)
             # An INT4 matrix [K, N] in FRACTAL_NZ has blocks of 64 columns; nibble p lies in byte p / 2, low first.
-            places = np.array([[offset(j, n, k, 64) for j in range(k)] for n in range(channels)])
-            nibbles = flat(weight)[places // 2] >> 4 * (places % 2) & 15
+            nibbles = codes_in(flat(weight), Place(4, True, 64), channels, k)
             assert np.array_equal((nibbles ^ 8).astype(np.int8) - 8, want.numpy())
 
 
@@ -186,8 +163,7 @@ def test_fp4_nibble_by_nibble(use_case: UseCase, apparent: tuple[int, int], nibb
         for weight, packed, c0 in zip((o.l1, o.l2), (experts.w13[e], experts.w2[e]), nibble_blocks, strict=True):
             rows, k = packed.shape[0], packed.shape[1] * 2
             want = np.stack([packed.numpy() & 15, packed.numpy() >> 4], -1).reshape(rows, k)
-            places = np.array([[offset(n, j, rows, c0) for j in range(k)] for n in range(rows)])
-            assert np.array_equal(flat(weight)[places // 2] >> 4 * (places % 2) & 15, want)
+            assert np.array_equal(codes_in(flat(weight), Place(4, False, c0), rows, k), want)
 
 
 @pytest.mark.parametrize("use_case", [UseCase.A8W8_FP, UseCase.A8W4_FP, UseCase.A4W4_FP])

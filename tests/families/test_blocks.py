@@ -86,7 +86,7 @@ def run(problem: Problem, plan: LayerPlan) -> Tensor:
     operands = convert_routed(w.w13.clone(), w.w2.clone(), plan)
     fused = plan.shared.mode == "fused"
     shared = convert_shared(w.shared_w13.clone(), w.shared_w2.clone(), plan) if fused else None
-    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE).buffer, shared)
+    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE), shared)
     return state.run(problem.x, problem.ids, problem.router)
 
 

@@ -13,12 +13,10 @@ from torch import Tensor
 from torch import distributed as dist
 
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import LayerOperands, pad_experts
-from vllm_megamoe.experts.operands import to_operands
+from vllm_megamoe.experts.convert import LayerOperands, convert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layout.cast import stack_experts
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -81,10 +79,19 @@ def seat_of(largest: int | None = None, fresh: bool = False) -> Seat:
     return Seat(group, dist.get_rank(), dist.get_world_size(), gather, **most)  # type: ignore[arg-type]
 
 
-def operands_of(arguments: dict[str, Any], prefix: str = "") -> LayerOperands:
+def operands_of(arguments: dict[str, Any], plan: LayerPlan, prefix: str = "") -> LayerOperands:
     """Operands that the oracle packed, without a conversion of ours."""
     names = ("l1_weights", "l2_weights", "l1_weights_sf", "l2_weights_sf", "l1_bias", "l2_bias")
-    return LayerOperands(*(arguments.get(f"{prefix}{name}") for name in names))  # type: ignore[arg-type]
+    tensors: list[Any] = [arguments.get(f"{prefix}{name}") for name in names]
+    return LayerOperands(
+        *tensors,
+        use_case=plan.use_case,
+        hidden=plan.padding.hidden,
+        intermediate_hidden=plan.padding.intermediate_hidden,
+        dispatch_quant_mode=plan.buffer.dispatch_quant_mode,
+        dispatch_quant_out_dtype=None,
+        weight_type=arguments.get(f"{prefix}weight1_type"),
+    )
 
 
 def canonical(e: OracleExperts) -> Experts:
@@ -104,11 +111,8 @@ def padded_operands(experts: OracleExperts, r: int, count: int, plan: LayerPlan)
     cut = slice(r * count, (r + 1) * count)
     own = {n: getattr(experts, n) for n in experts.__slots__}
     own = {n: v[cut] if isinstance(v, np.ndarray) else v for n, v in own.items()}
-    padded = pad_experts(canonical(type(experts)(**own)), plan.padding.hidden, plan.padding.intermediate_hidden)
-    found = to_operands(padded, plan.use_case)
-    columns = zip(*((o.l1, o.l2, o.l1_sf, o.l2_sf, o.l1_bias, o.l2_bias) for o in found), strict=True)
-    lists: list[Any] = [None if column[0] is None else list(column) for column in columns]
-    return LayerOperands(*(stack_experts(c) if plan.stacked and c is not None else c for c in lists))
+    sizes = {"hidden": plan.padding.hidden, "intermediate_hidden": plan.padding.intermediate_hidden}
+    return convert(canonical(type(experts)(**own)), plan.use_case, stacked=plan.stacked, **sizes)
 
 
 def padded_state(case: Case, r: int, plan: LayerPlan, largest: int | None = None) -> LayerState:
@@ -120,7 +124,7 @@ def padded_state(case: Case, r: int, plan: LayerPlan, largest: int | None = None
         plan,
         seat,
         padded_operands(case.experts, r, case.experts_per_rank, plan),
-        open_handle("layer", plan, seat).buffer,
+        open_handle("layer", plan, seat),
         None if shared is None else padded_operands(shared, 0, len(shared.w13), plan),
     )
 
@@ -128,10 +132,10 @@ def padded_state(case: Case, r: int, plan: LayerPlan, largest: int | None = None
 def state_of(case: Case, r: int, plan: LayerPlan, largest: int | None = None) -> LayerState:
     """The layer on rank r, ready to run."""
     arguments = call_arguments(case, r, Form())
-    shared = operands_of(arguments, "shared_") if plan.shared.mode == "fused" else None
+    shared = operands_of(arguments, plan, "shared_") if plan.shared.mode == "fused" else None
     seat = seat_of(largest)
-    buffer = open_handle("layer", plan, seat).buffer
-    return LayerState("layer", plan, seat, operands_of(arguments), buffer, shared)
+    handle = open_handle("layer", plan, seat)
+    return LayerState("layer", plan, seat, operands_of(arguments, plan), handle, shared)
 
 
 def rows_of(case: Case, r: int) -> tuple[Tensor, Tensor, Tensor]:

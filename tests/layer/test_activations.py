@@ -90,6 +90,6 @@ def test_a_layer_computes_its_formula(facts: ActivationFacts, interleaved: bool)
             want[t] += weights[t, k].double() * (w2[ids[t, k]].double() @ formula(facts, gate, up))
     planned = plan(facts, gate_up_interleaved=interleaved)
     operands = convert_routed(w13.clone(), w2.clone(), planned)
-    state = LayerState("layer", planned, ALONE, operands, open_handle("layer", planned, ALONE).buffer)
+    state = LayerState("layer", planned, ALONE, operands, open_handle("layer", planned, ALONE))
     off = (state.run(x, ids, weights).double() - want).norm(dim=1) / want.norm(dim=1)
     assert float(off.max()) < 2**-6

@@ -57,7 +57,7 @@ def run(problem: Problem, **options: str) -> tuple[Tensor, LayerState]:
     engine = EngineFacts(dtype="bfloat16", max_num_batched_tokens=64)
     plan = plan_layer(engine, facts, Options.model_validate(options))
     operands = convert_routed(problem.w13.clone(), problem.w2.clone(), plan)
-    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE).buffer)
+    state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE))
     return state.run(problem.x, problem.ids, problem.weights), state
 
 

@@ -5,7 +5,7 @@ from layer.layers import facts_of, plan_of, rows_of, state_of
 from oracle.make import Shape, make_case
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.layer.load_report import LoadReport, steps_from_environment
+from vllm_megamoe.layer.load_report import LoadReport
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
@@ -23,8 +23,7 @@ def run(state: LayerState, steps: int) -> None:
 
 def watched(every: int, state: LayerState) -> tuple[LoadReport, object]:
     """A report without its thread; the caller looks."""
-    report = LoadReport(0)
-    report._every = every
+    report = LoadReport(every, look_s=None)
     return report, report.watch(state)
 
 
@@ -68,17 +67,34 @@ def test_a_layer_that_is_gone_is_not_reported() -> None:
     assert report.lines() == []
 
 
-@pytest.mark.parametrize(("text", "steps"), [("", 100), ("0", 0), ("7", 7)])
-def test_the_interval_comes_from_the_environment(text: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", text)
-    assert steps_from_environment() == steps
+def test_the_interval_is_read_when_the_first_layer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at import: a bad value would break the worker then, instead of the config stage."""
+    report = LoadReport(look_s=None)
+    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", "2")
+    state = layer()
+    keep = report.watch(state)
+    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", "often")
+    other = report.watch(layer())
+    seen = []
+    for _ in range(4):
+        run(state, 1)
+        seen.append(len(report.lines()))
+    assert seen == [0, 1, 0, 1]
+    del keep, other
 
 
-@pytest.mark.parametrize("text", ["often", "-1", "2.5"])
-def test_a_wrong_interval_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", text)
-    with pytest.raises(ConfigError, match=rf"VLLM_MEGAMOE_LOAD_LOG_STEPS='{text}'; expected a whole number"):
-        steps_from_environment()
+def test_a_wrong_interval_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_LOAD_LOG_STEPS", "often")
+    with pytest.raises(ConfigError, match=r"VLLM_MEGAMOE_LOAD_LOG_STEPS='often'; expected a whole number of steps"):
+        LoadReport(look_s=None).watch(layer())
+
+
+def test_an_interval_of_0_is_no_line() -> None:
+    state = layer()
+    report, keep = watched(0, state)
+    run(state, 3)
+    assert [report.lines() for _ in range(3)] == [[], [], []]
+    del keep
 
 
 def test_the_case_is_what_the_lines_assume() -> None:

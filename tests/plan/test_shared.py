@@ -31,8 +31,8 @@ FUSED = {
 }
 
 NOT_FUSED = {
-    "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A3"),
-    "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2"),
+    "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A2 and A3"),
+    "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2 and A3"),
     "950 of 9.1": (LAYER, UseCase.A8W8_FP, "950@9.1", "no arguments"),
     "int8 in the twin": (LAYER, UseCase.A8W8_INT, "none", "FP8 and FP4 only, the twin BF16 too"),
     "int8 on 950": (LAYER, UseCase.A8W8_INT, "950@9.2", "FP8 and FP4 only"),

@@ -83,7 +83,7 @@ def test_the_simulated_product_is_the_profile(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"profile='a3@9.1' with VLLM_MEGAMOE_SIMULATE='950@9.2'"):
         choose_profile("a3@9.1")
     monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a2@9.1")
-    with pytest.raises(ConfigError, match=r"profile='a2@9.1'"):
+    with pytest.raises(ConfigError, match=r"VLLM_MEGAMOE_PROFILE='a2@9.1' with VLLM_MEGAMOE_SIMULATE='950@9.2'"):
         choose_profile(None)
 
 
@@ -100,7 +100,7 @@ def test_settings_cannot_name_another_product(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ["a3", "none", "310p@9.1"])
 def test_what_cannot_be_simulated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_MEGAMOE_SIMULATE", name)
-    with pytest.raises(ConfigError, match=name.split("@")[0]):
+    with pytest.raises(ConfigError, match=f"VLLM_MEGAMOE_SIMULATE={name!r}; expected one of a2@9.1"):
         simulated_profile()
 
 

@@ -1,14 +1,18 @@
-"""Checks that the canonical experts share.
+"""Canonical experts: what every checkpoint format becomes and every operand is made of.
 
-Unquantised experts.
+    DenseExperts    BF16 (or float32) weights
+    IntExperts      integer codes, 8 or 4 bits, with a float32 scale per output channel
+    MxExperts       FP8 or FP4 codes, with an E8M0 scale for each 32 along the input
 
-Integer experts with a scale per output channel.
+Quantised or not is a type, not a pair of optional fields. All are frozen and checked when they are made; rows of the
+first matrix are gate rows first, then up rows. Each knows two things beside its tensors: one of its experts by itself
+(`one`), and itself filled up with zeros to sizes that a product takes (`padded`).
 
-Microscaling experts: FP8 or FP4 codes with an E8M0 scale for each 32 along the input dimension.
+Padding is exact, because a padded channel adds nothing anywhere. Its encoding: code 0 in every format (INT4: value 0,
+whose nibble the layout writes), scale 1.0 for integers, E8M0 byte 127 for MX groups: 0xFF would be NaN, and 0 times NaN
+is NaN. Gate and up rows are padded by themselves: rows behind the fused 2I would move the border between them.
 
-Canonical experts: what every checkpoint format becomes and every operand is made of.
-
-Quantised or not is a type, not a pair of optional fields. All are frozen, and checked when they are made.
+Letters: E experts, H hidden, I intermediate (after the activation).
 """
 
 from dataclasses import dataclass
@@ -16,42 +20,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.errors import CheckpointError, LayoutError
 from vllm_megamoe.numerics.mx import EMAX, GROUP, Elem
 
-
-def want_dtype(where: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
-    """Raise CheckpointError unless the tensor has one of the dtypes."""
-    if tensor.dtype not in dtypes:
-        expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-        raise CheckpointError(f"{where} has dtype {str(tensor.dtype).removeprefix('torch.')}; expected {expected}.")
-
-
-def want_shape(where: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
-    """Raise CheckpointError unless the tensor has the shape, whose letters `meaning` spells."""
-    if tuple(tensor.shape) != shape:
-        raise CheckpointError(f"{where} has shape {list(tensor.shape)}; expected {meaning} = {list(shape)}.")
-
-
-def want_geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
-    """E and I of stacked weights [E, 2I, ...] and [E, ...]; both must be 3-D and 2I even."""
-    if w13.dim() != 3 or w2.dim() != 3:
-        raise CheckpointError(
-            f"{where}: w13 has shape {list(w13.shape)}, w2 {list(w2.shape)}; expected [E, 2I, H] and [E, H, I]."
-        )
-    experts, rows = w13.shape[:2]
-    if rows % 2:
-        raise CheckpointError(f"{where}: w13 has {rows} rows; expected an even number, gate rows first, then up rows.")
-    return experts, rows // 2
-
-
-def want_positive(where: str, scale: Tensor) -> None:
-    """Raise CheckpointError naming the first scale that is not a finite number above 0."""
-    bad = ~(torch.isfinite(scale) & (scale > 0))
-    if bool(bad.any()):
-        at = bad.nonzero()[0].tolist()
-        raise CheckpointError(f"{where} is {float(scale[tuple(at)])!r} at {at}; expected finite scales above 0.")
+ONE_E8M0 = 127
+"""2^0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +45,10 @@ class DenseExperts:
     w2: Tensor
 
     def __post_init__(self) -> None:
-        experts, intermediate = want_geometry("DenseExperts", self.w13, self.w2)
-        want_dtype("DenseExperts.w13", self.w13, torch.bfloat16, torch.float32)
-        want_dtype("DenseExperts.w2", self.w2, self.w13.dtype)
-        want_shape("DenseExperts.w2", self.w2, (experts, self.w13.shape[2], intermediate), "[E, H, I]")
+        experts, intermediate = _geometry("DenseExperts", self.w13, self.w2)
+        _check_dtype("DenseExperts.w13", self.w13, torch.bfloat16, torch.float32)
+        _check_dtype("DenseExperts.w2", self.w2, self.w13.dtype)
+        _check_shape("DenseExperts.w2", self.w2, (experts, self.w13.shape[2], intermediate), "[E, H, I]")
 
     @property
     def num_experts(self) -> int:
@@ -86,6 +61,20 @@ class DenseExperts:
     @property
     def intermediate(self) -> int:
         return self.w2.shape[2]
+
+    def one(self, e: int) -> "DenseExperts":
+        """Expert e by itself, in the same memory."""
+        return DenseExperts(self.w13[e : e + 1], self.w2[e : e + 1])
+
+    def padded(self, hidden: int, intermediate: int) -> "DenseExperts":
+        """At these sizes: new memory, or the same object where they are its own.
+
+        Raises:
+            LayoutError: a size is smaller than the experts' own.
+        """
+        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+            return self
+        return DenseExperts(_fill_gate_up(self.w13, intermediate, hidden), _fill(self.w2, hidden, intermediate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +99,18 @@ class IntExperts:
     bits: Literal[4, 8] = 8
 
     def __post_init__(self) -> None:
-        experts, intermediate = want_geometry("IntExperts", self.w13, self.w2)
+        experts, intermediate = _geometry("IntExperts", self.w13, self.w2)
         hidden = self.w13.shape[2]
-        want_shape("IntExperts.w2", self.w2, (experts, hidden, intermediate), "[E, H, I]")
-        want_shape("IntExperts.w13_scale", self.w13_scale, (experts, 2 * intermediate), "[E, 2I]")
-        want_shape("IntExperts.w2_scale", self.w2_scale, (experts, hidden), "[E, H]")
+        _check_shape("IntExperts.w2", self.w2, (experts, hidden, intermediate), "[E, H, I]")
+        _check_shape("IntExperts.w13_scale", self.w13_scale, (experts, 2 * intermediate), "[E, 2I]")
+        _check_shape("IntExperts.w2_scale", self.w2_scale, (experts, hidden), "[E, H]")
         if self.bits not in (4, 8):
             raise CheckpointError(f"IntExperts.bits is {self.bits!r}; expected 4 or 8.")
         for name in ("w13", "w2"):
             codes, scale = getattr(self, name), getattr(self, f"{name}_scale")
-            want_dtype(f"IntExperts.{name}", codes, torch.int8)
-            want_dtype(f"IntExperts.{name}_scale", scale, torch.float32)
-            want_positive(f"IntExperts.{name}_scale", scale)
+            _check_dtype(f"IntExperts.{name}", codes, torch.int8)
+            _check_dtype(f"IntExperts.{name}_scale", scale, torch.float32)
+            _check_positive(f"IntExperts.{name}_scale", scale)
             if self.bits == 4 and codes.numel() and not -8 <= int(codes.min()) <= int(codes.max()) <= 7:
                 found = f"{int(codes.min())}..{int(codes.max())}"
                 raise CheckpointError(f"IntExperts.{name} has codes {found}; expected -8..7 for 4 bits.")
@@ -137,6 +126,23 @@ class IntExperts:
     @property
     def intermediate(self) -> int:
         return self.w2.shape[2]
+
+    def one(self, e: int) -> "IntExperts":
+        """Expert e by itself, in the same memory."""
+        own = slice(e, e + 1)
+        return IntExperts(self.w13[own], self.w13_scale[own], self.w2[own], self.w2_scale[own], self.bits)
+
+    def padded(self, hidden: int, intermediate: int) -> "IntExperts":
+        """As `DenseExperts.padded`."""
+        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+            return self
+        return IntExperts(
+            _fill_gate_up(self.w13, intermediate, hidden),
+            _fill_gate_up(self.w13_scale[:, :, None], intermediate, 1, 1.0)[:, :, 0],
+            _fill(self.w2, hidden, intermediate),
+            _fill(self.w2_scale[:, :, None], hidden, 1, 1.0)[:, :, 0],
+            self.bits,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +169,21 @@ class MxExperts:
     def __post_init__(self) -> None:
         if self.elem not in EMAX:
             raise CheckpointError(f"MxExperts.elem is {self.elem!r}; expected one of {', '.join(EMAX)}.")
-        experts, intermediate = want_geometry("MxExperts", self.w13, self.w2)
-        per_byte = 2 if self.elem == "e2m1" else 1
-        hidden = self.w13.shape[2] * per_byte
-        want_shape("MxExperts.w2", self.w2, (experts, hidden, intermediate // per_byte), "[E, H, I] (FP4: I/2)")
+        experts, intermediate = _geometry("MxExperts", self.w13, self.w2)
+        hidden = self.w13.shape[2] * self.per_byte
+        shape2 = (experts, hidden, intermediate // self.per_byte)
+        _check_shape("MxExperts.w2", self.w2, shape2, "[E, H, I] (FP4: I/2)")
         scale13 = (experts, 2 * intermediate, -(-hidden // GROUP))
-        want_shape("MxExperts.w13_scale", self.w13_scale, scale13, "[E, 2I, ceil(H/32)]")
+        _check_shape("MxExperts.w13_scale", self.w13_scale, scale13, "[E, 2I, ceil(H/32)]")
         scale2 = (experts, hidden, -(-intermediate // GROUP))
-        want_shape("MxExperts.w2_scale", self.w2_scale, scale2, "[E, H, ceil(I/32)]")
+        _check_shape("MxExperts.w2_scale", self.w2_scale, scale2, "[E, H, ceil(I/32)]")
         for name in ("w13", "w13_scale", "w2", "w2_scale"):
-            want_dtype(f"MxExperts.{name}", getattr(self, name), torch.uint8)
+            _check_dtype(f"MxExperts.{name}", getattr(self, name), torch.uint8)
+
+    @property
+    def per_byte(self) -> int:
+        """Codes in a byte."""
+        return 2 if self.elem == "e2m1" else 1
 
     @property
     def num_experts(self) -> int:
@@ -186,5 +197,75 @@ class MxExperts:
     def intermediate(self) -> int:
         return self.w13.shape[1] // 2
 
+    def one(self, e: int) -> "MxExperts":
+        """Expert e by itself, in the same memory."""
+        own = slice(e, e + 1)
+        return MxExperts(self.w13[own], self.w13_scale[own], self.w2[own], self.w2_scale[own], self.elem)
+
+    def padded(self, hidden: int, intermediate: int) -> "MxExperts":
+        """As `DenseExperts.padded`; a group that is filled up keeps its scale."""
+        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+            return self
+        return MxExperts(
+            _fill_gate_up(self.w13, intermediate, hidden // self.per_byte),
+            _fill_gate_up(self.w13_scale, intermediate, -(-hidden // GROUP), ONE_E8M0),
+            _fill(self.w2, hidden, intermediate // self.per_byte),
+            _fill(self.w2_scale, hidden, -(-intermediate // GROUP), ONE_E8M0),
+            self.elem,
+        )
+
 
 Experts = DenseExperts | IntExperts | MxExperts
+
+
+def _geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
+    """E and I of stacked weights [E, 2I, ...] and [E, ...]; both must be 3-D and 2I even."""
+    if w13.dim() != 3 or w2.dim() != 3:
+        raise CheckpointError(
+            f"{where}: w13 has shape {list(w13.shape)}, w2 {list(w2.shape)}; expected [E, 2I, H] and [E, H, I]."
+        )
+    experts, rows = w13.shape[:2]
+    if rows % 2:
+        raise CheckpointError(f"{where}: w13 has {rows} rows; expected an even number, gate rows first, then up rows.")
+    return experts, rows // 2
+
+
+def _check_dtype(where: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
+    if tensor.dtype not in dtypes:
+        expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+        raise CheckpointError(f"{where} has dtype {str(tensor.dtype).removeprefix('torch.')}; expected {expected}.")
+
+
+def _check_shape(where: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
+    """`meaning` spells the letters of the expected shape."""
+    if tuple(tensor.shape) != shape:
+        raise CheckpointError(f"{where} has shape {list(tensor.shape)}; expected {meaning} = {list(shape)}.")
+
+
+def _check_positive(where: str, scale: Tensor) -> None:
+    """Name the first scale that is not a finite number above 0."""
+    bad = ~(torch.isfinite(scale) & (scale > 0))
+    if bool(bad.any()):
+        at = bad.nonzero()[0].tolist()
+        raise CheckpointError(f"{where} is {float(scale[tuple(at)])!r} at {at}; expected finite scales above 0.")
+
+
+def _fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int) -> bool:
+    """Whether there is nothing to pad; smaller sizes would cut weights off."""
+    if hidden < hidden_was or intermediate < intermediate_was:
+        raise LayoutError(
+            f"experts of hidden {hidden_was} and intermediate_hidden {intermediate_was} cannot become "
+            f"{hidden} and {intermediate}; expected sizes that are at least as large. Pad to larger sizes."
+        )
+    return (hidden, intermediate) == (hidden_was, intermediate_was)
+
+
+def _fill_gate_up(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
+    """[E, 2R, C] -> [E, 2 rows, columns], each half of the rows padded by itself."""
+    halves = t.unflatten(1, (2, t.shape[1] // 2))
+    return _fill(halves, rows, columns, value).flatten(1, 2)
+
+
+def _fill(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
+    """[..., R, C] -> [..., rows, columns]."""
+    return pad(t, (0, columns - t.shape[-1], 0, rows - t.shape[-2]), value=value)

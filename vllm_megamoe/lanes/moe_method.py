@@ -172,7 +172,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
         shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
         handle = open_handle(name, plan, self.seat)
-        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle.buffer, shared)
+        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
         layer.mega_moe_report = REPORT.watch(layer.mega_moe)
         logger.info(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from vllm.platforms import current_platform
 
-from vllm_megamoe.environment import hccl_buffsize
+from vllm_megamoe.environment import check_environment, hccl_buffsize
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
@@ -115,6 +115,7 @@ def before_platform(vllm_config: Any) -> None:
     Raises:
         ConfigError: with every violated rule, before an engine process or a weight is touched.
     """
+    check_environment()
     options, wrong = Options.read(vllm_config.additional_config)
     if not current_platform.is_cpu():
         wrong.append(

@@ -1,11 +1,23 @@
 """A handle for each layer, one SymmBuffer behind those that agree on communicator and operator configuration.
 
 On A2/A3 every buffer of a communicator is a view of the same window; on 950 a second allocation on a communicator is
-unusable (op csrc, comm_context). So storage is shared, and its owner closes it, in order of creation.
+unusable (op csrc, comm_context). So storage is shared, and this module owns it:
+
+- The first layer of a configuration makes the storage, on all ranks of the communicator together.
+- It is destroyed when its group is gone (another engine has started in this process) and when the process ends, always
+  in order of creation. A layer that is gone destroys nothing: when Python frees it differs from rank to rank, and
+  buffers of a communicator must come and go in the same order on all of them.
+- A handle lives as long as its layer keeps it, and counts no longer once its storage is destroyed.
 """
 
 import atexit
+import itertools
+import weakref
 from dataclasses import dataclass
+
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import GroupName
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.layer.rows import Seat
@@ -15,41 +27,89 @@ from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.use_cases import USE_CASES
 
-_Key = tuple[str, BufferFacts, Profile, str]
-_buffers: dict[_Key, SymmBuffer] = {}
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Handle:
-    """One layer's claim on storage."""
+    """One layer's claim on storage; the layer keeps it.
+
+    Attributes:
+        layer: the layer's name.
+        buffer: what its calls use.
+    """
 
     layer: str
     buffer: SymmBuffer
 
 
-_handles: list[Handle] = []
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """What one buffer was made for, and by which layer."""
+
+    buffer: SymmBuffer
+    group: ProcessGroup | None
+    layer: str
+
+
+_Key = tuple[str, BufferFacts, Profile, str]
+_storages: dict[_Key, _Storage] = {}
+"""In order of creation."""
+_handles: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def open_handle(layer: str, plan: LayerPlan, seat: Seat) -> Handle:
-    """The buffer that this layer's calls use.
+    """The buffer that this layer's calls use; on all ranks of the communicator in the same order.
 
-    The first layer of a configuration makes it, on all ranks of the communicator together: while weights are processed,
-    so before any graph is captured.
+    Call it while weights are processed, so before any graph is captured.
 
     Raises:
         ConfigError: 950, and the communicator carries another configuration already.
     """
     name = seat.group.group_name if seat.group is not None else ""
+    _destroy([key for key, storage in _storages.items() if _is_gone(storage.group) or _is_replaced(key, storage, seat)])
     key = (name, plan.buffer, plan.profile, plan.backend)
-    found = _buffers.get(key)
-    # A group's name may come back after its group was destroyed and another engine started in this process.
-    if found is None or found.group is not seat.group:
+    if key not in _storages:
         _reject_second(layer, plan, seat)
-        _buffers.pop(key, None)
-        _buffers[key] = found = _create(plan, seat)
-    handle = Handle(layer, found)
-    _handles.append(handle)
+        _storages[key] = _Storage(_create(plan, seat), seat.group, layer)
+    handle = Handle(layer, _storages[key].buffer)
+    _handles[next(_numbers)] = handle
     return handle
+
+
+def handles() -> tuple[Handle, ...]:
+    """The handles of layers that live and whose storage does, in order of opening."""
+    return tuple(handle for _, handle in sorted(_handles.items()))
+
+
+@atexit.register
+def close_buffers() -> None:
+    """Destroy all storage in order of creation; a second call finds none. Calls of layers are rejected from then on."""
+    _destroy(list(_storages))
+
+
+def _destroy(keys: list[_Key]) -> None:
+    """Destroy storage and drop the handles on it."""
+    for key in keys:
+        buffer = _storages.pop(key).buffer
+        for number, handle in list(_handles.items()):
+            if handle.buffer is buffer:
+                del _handles[number]
+        buffer.destroy()
+
+
+def _is_gone(group: ProcessGroup | None) -> bool:
+    """Whether torch has destroyed the group: it no longer finds it under its name then."""
+    if not isinstance(group, ProcessGroup):
+        return False
+    try:
+        return _resolve_process_group(GroupName(group.group_name)) is not group
+    except RuntimeError:
+        return True
+
+
+def _is_replaced(key: _Key, storage: _Storage, seat: Seat) -> bool:
+    """Whether the name of the storage's group has come back with another group."""
+    return seat.group is not None and key[0] == seat.group.group_name and storage.group is not seat.group
 
 
 def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
@@ -73,23 +133,10 @@ def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
 
 def _reject_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
     """B23: two configurations on one communicator of a 950 break each other without a word."""
-    others = [handle.layer for handle in _handles if handle.buffer.group is seat.group and seat.group is not None]
+    others = [storage.layer for storage in _storages.values() if storage.group is seat.group is not None]
     if plan.profile.is_950 and others:
         raise ConfigError(
             f"{layer}: its operator configuration ({plan.buffer}) differs from that of {others[0]}, and "
             f"{plan.profile.name} has one buffer per communicator. Serve the draft or MTP model without "
             "--quantization megamoe, or with experts like the main model's."
         )
-
-
-def handles() -> tuple[Handle, ...]:
-    """All open handles, in order."""
-    return tuple(_handles)
-
-
-@atexit.register
-def close_buffers() -> None:
-    """Close every handle and destroy the storage in order of creation; a second call finds none."""
-    _handles.clear()
-    while _buffers:
-        _buffers.pop(next(iter(_buffers))).destroy()

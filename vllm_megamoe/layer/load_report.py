@@ -1,19 +1,20 @@
-"""Expert load into the log: read between steps by a thread of its own, never inside the per-layer call."""
+"""Expert load into the log: read between steps by a thread of its own, never inside the per-layer call.
+
+A layer counts on the device (`layer.state.ExpertLoad`). The thread looks at the layers' step counters, which are plain
+numbers of the host, and copies counts to the host only for a layer whose line is due.
+"""
 
 import logging
-import os
 import threading
 import weakref
 
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.environment import load_log_steps
 from vllm_megamoe.layer.state import LayerState
 
 logger = logging.getLogger(__name__)
 
-STEPS_VARIABLE = "VLLM_MEGAMOE_LOAD_LOG_STEPS"
-DEFAULT_STEPS = 100
 LOOK_S = 0.5
-"""Seconds between two looks at the layers' step counters, which are plain numbers of the host."""
+"""Seconds between two looks."""
 
 
 class LoadReport:
@@ -22,36 +23,50 @@ class LoadReport:
     Counts are cumulative and include the warm-up. Idle means: no step since the look before the last one.
 
     Args:
-        every_steps: VLLM_MEGAMOE_LOAD_LOG_STEPS, 100 by default; 0 turns the report off.
+        every_steps: 0 turns the report off; None asks VLLM_MEGAMOE_LOAD_LOG_STEPS when the first layer is watched.
+        look_s: seconds between two looks of the thread; None: there is no thread, the caller asks for `lines`.
     """
 
-    def __init__(self, every_steps: int) -> None:
-        self._every = every_steps
-        self._layers: weakref.WeakSet[_Watched] = weakref.WeakSet()
+    def __init__(self, every_steps: int | None = None, look_s: float | None = LOOK_S) -> None:
+        self._every, self._look_s = every_steps, look_s
+        self._layers: weakref.WeakSet[Watched] = weakref.WeakSet()
+        # Layers are added while the thread looks at those that are there.
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, layer: LayerState) -> "_Watched":
-        """Start to report on a layer; the caller keeps the result for as long as the layer lives."""
-        watched = _Watched(layer)
-        self._layers.add(watched)
-        if self._thread is None and self._every > 0:
-            self._thread = threading.Thread(target=self._run, name="megamoe-expert-load", daemon=True)
-            self._thread.start()
-        return watched
+    def watch(self, layer: LayerState) -> "Watched":
+        """Start to report on a layer; the caller keeps the result for as long as the layer lives.
 
-    def _run(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(LOOK_S):
-            for line in self.lines():
-                logger.info("%s", line)
+        Raises:
+            ConfigError: the environment names no number of steps (the config stage has looked before).
+        """
+        watched = Watched(layer)
+        with self._lock:
+            if self._every is None:
+                self._every = load_log_steps()
+            self._layers.add(watched)
+            if self._thread is None and self._look_s is not None and self._every > 0:
+                self._thread = threading.Thread(target=self._run, name="megamoe-expert-load", daemon=True)
+                self._thread.start()
+        return watched
 
     def lines(self) -> list[str]:
         """Look once: the lines that are due now, in the order of the layers' names."""
-        due = [watched for watched in self._layers if watched.look(self._every)]
+        with self._lock:
+            layers, every = list(self._layers), self._every or 0
+        due = [watched for watched in layers if every and watched.look(every)]
         return [watched.line() for watched in sorted(due, key=lambda w: w.layer.name)]
 
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(self._look_s):
+            for line in self.lines():
+                logger.info("%s", line)
 
-class _Watched:
+
+class Watched:
+    """A layer, and what the log has told of it."""
+
     def __init__(self, layer: LayerState) -> None:
         self.layer = layer
         self._seen: tuple[int, int] = 0, 0
@@ -65,6 +80,7 @@ class _Watched:
         return new >= every or (new > 0 and rests)
 
     def line(self) -> str:
+        """The line, now; waits for the device."""
         layer, load = self.layer, self.layer.load
         self._reported = layer.steps
         first = layer.seat.rank * layer.plan.experts_per_rank
@@ -75,18 +91,5 @@ class _Watched:
         )
 
 
-def steps_from_environment() -> int:
-    """The interval that the environment asks for.
-
-    Raises:
-        ConfigError: the variable holds no whole number from 0.
-    """
-    text = os.environ.get(STEPS_VARIABLE) or str(DEFAULT_STEPS)
-    if not text.isdecimal():
-        raise ConfigError(
-            f"{STEPS_VARIABLE}={text!r}; expected a whole number of steps such as 100, or 0 for no report."
-        )
-    return int(text)
-
-
-REPORT = LoadReport(steps_from_environment())
+REPORT = LoadReport()
+"""That of this process."""

@@ -1,8 +1,11 @@
-"""Where a layer sits in the running engine: its communicator, and what the other ranks bring.
+"""Rows on their way into calls: whose they are, how a step is cut, what fills a call up.
 
-How a step's rows are cut into calls: the same number of calls on all ranks, whatever each of them brings.
+All ranks of a communicator must make the same number of calls in a step, whatever each of them brings, and a call has
+at least one row. So what decides the number is the largest rank's rows, which every rank knows (`Seat.largest_rows`):
 
-Rows that fill a call up to its size: no expert sees them, and their results are cut off again.
+    step of a rank   rows 0..own                    `share_of`: where all ranks hold the same rows, each takes a share
+    calls            [start, stop) of own rows      `cut_step`: as many as the largest rank needs
+    one call         stop - start rows, filled up   `pad_rows`: rows that no expert sees; their results are cut off
 """
 
 from collections.abc import Callable

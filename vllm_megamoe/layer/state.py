@@ -1,13 +1,12 @@
-"""The arguments of a layer's calls that never change, put together once at load.
+"""What one MoE layer keeps between calls, and the step that it runs: x [T, H] -> y [T, H].
 
-How many rows each expert got, added up on the device; read elsewhere, between steps.
+    the method's apply  ->  moe_layer           ->  LayerState.run   ->  _step          ->  _call  ->  mega_moe
+                            hides rows and          its share of         the calls of       fills up
+                            ranks from torch's      replicated rows,     a step, joined     a call's
+                            compiler                gathered again                          rows
 
-What one layer keeps between calls: its plan, operands, buffer and counts; and the call itself.
-
-The one opaque custom op that a compiled model sees for a whole MoE layer.
-
-vLLM traces a CPU model once, with guards dropped: whatever depends on the number of rows or on the rank must be hidden
-from the trace, or the values of the warm-up are baked into it and ranks part ways at the first odd batch.
+All that does not depend on a step's rows is put together once, at load: activation and limits, operands and their
+types. Rows per expert are counted on the device and read elsewhere, between steps (`layer.load_report`).
 """
 
 from collections.abc import Callable
@@ -20,12 +19,12 @@ from torch.nn.functional import pad
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.convert import LayerOperands
+from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer, mega_moe
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.layer_plan import LayerPlan
-from vllm_megamoe.profiles.use_cases import USE_CASES
 
 
 def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOperands | None) -> dict[str, Any]:
@@ -33,31 +32,12 @@ def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOper
 
     Activation, clamp and parameters are always explicit (B41, B43, B44); no parameters are None, not an empty mapping.
     """
-    weight_type = USE_CASES[plan.use_case].weight_type
-    arguments: dict[str, Any] = {
-        "l1_weights": routed.l1,
-        "l2_weights": routed.l2,
-        "l1_weights_sf": routed.l1_sf,
-        "l2_weights_sf": routed.l2_sf,
-        "l1_bias": routed.l1_bias,
-        "l2_bias": routed.l2_bias,
+    activation = {
         "activation": plan.activation.name,
         "activation_clamp": plan.activation.clamp,
         "activation_params": dict(plan.activation.params) or None,
-        "weight1_type": weight_type,
-        "weight2_type": weight_type,
     }
-    if shared is None:
-        return arguments
-    # Shared experts have no bias in any use case (operator_readme.txt, sharedBias1 and sharedBias2).
-    return arguments | {
-        "shared_l1_weights": shared.l1,
-        "shared_l2_weights": shared.l2,
-        "shared_l1_weights_sf": shared.l1_sf,
-        "shared_l2_weights_sf": shared.l2_sf,
-        "shared_weight1_type": weight_type,
-        "shared_weight2_type": weight_type,
-    }
+    return routed.arguments() | (shared.shared_arguments() if shared is not None else {}) | activation
 
 
 @dataclass(slots=True)
@@ -94,7 +74,8 @@ class LayerState:
 
     Attributes:
         name: the layer's prefix.
-        plan, seat, operands, buffer: all that a call needs.
+        plan, seat, operands: all that a call needs.
+        handle: the layer's claim on the operator's buffer.
         shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
         load: rows of each local expert, on the device.
         steps, calls: steps and operator calls since the start.
@@ -104,7 +85,7 @@ class LayerState:
     plan: LayerPlan
     seat: Seat
     operands: LayerOperands
-    buffer: SymmBuffer
+    handle: Handle
     shared: LayerOperands | None = None
     load: ExpertLoad = field(init=False)
     steps: int = 0
@@ -115,6 +96,11 @@ class LayerState:
         first = self.operands.l1[0]
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
         self._constant = constant_arguments(self.plan, self.operands, self.shared)
+
+    @property
+    def buffer(self) -> SymmBuffer:
+        """The operator's buffer, which other layers may use too."""
+        return self.handle.buffer
 
     @property
     def counts(self) -> Tensor:

@@ -1,19 +1,27 @@
-"""A layer's experts as operands, as its plan says: the routed ones, and a shared MLP cut to the routed width."""
+"""A layer's loaded BF16 weights as operands, as its plan says: routed experts, and a shared MLP cut to their width."""
 
 from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.experts.convert import LayerOperands, convert_experts, cut_mlp
+from vllm_megamoe.experts.canonical import DenseExperts
+from vllm_megamoe.experts.convert import LayerOperands, convert, cut_mlp, in_halves
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 
 def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
-    """w13 [E, 2I, H] and w2 [E, H, I] as loaded -> operands; see `convert_experts` for their memory."""
-    return _convert(w13, w2, plan, interleaved=plan.facts.gate_up_interleaved)
+    """w13 [E, 2I, H] and w2 [E, H, I] as loaded -> operands.
+
+    The weights are used up: operands may lie in their memory, rows may have been put in order. A quantised or padded
+    operand has memory of its own; the caller drops its view of the weights, which are then freed.
+    """
+    if plan.facts.gate_up_interleaved:
+        for gate_up in w13:
+            gate_up.copy_(in_halves(gate_up))
+    return _convert(DenseExperts(w13, w2), plan)
 
 
 def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
-    """The whole, unsharded MLP into `plan.shared.pieces` shared experts.
+    """The whole, unsharded MLP into `plan.shared.pieces` shared experts; the weights are left as they are.
 
     Every rank holds all of it, because each computes its own rows.
 
@@ -33,16 +41,15 @@ def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
             f"expected {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
             '"fuse_shared_experts": "off".'
         )
-    return _convert(*cut_mlp(w13, w2, pieces), plan)
+    return _convert(cut_mlp(w13, w2, pieces), plan)
 
 
-def _convert(w13: Tensor, w2: Tensor, plan: LayerPlan, *, interleaved: bool = False) -> LayerOperands:
-    return convert_experts(
-        w13,
-        w2,
+def _convert(experts: DenseExperts, plan: LayerPlan) -> LayerOperands:
+    return convert(
+        experts,
         plan.use_case,
         hidden=plan.padding.hidden,
         intermediate_hidden=plan.padding.intermediate_hidden,
         stacked=plan.stacked,
-        interleaved=interleaved,
+        in_place=True,
     )

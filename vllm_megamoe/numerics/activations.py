@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from vllm_megamoe.numerics.clamp import no_clamp
+
 Name = Literal["swiglu", "swiglustep", "swigluoai", "situglu"]
 
 _KEYS: dict[str, frozenset[str]] = {
@@ -70,8 +72,7 @@ class Activation:
                 expected = "finite number above 0" if activation == "situglu" else "finite number"
                 raise ValueError(f"activation_params[{key!r}]={value!r}; {activation} wants a {expected}.")
         clamp = FLT_MAX if activation_clamp is None else activation_clamp
-        # 0 means "no clamp" (both documents); situglu has none.
-        limit = None if clamp == 0 or activation == "situglu" else clamp
+        limit = None if activation == "situglu" else no_clamp(clamp)
         return cls(activation, limit, params.get("alpha"), params.get("beta"), params.get("linear_beta"))
 
     def apply(self, gate: Tensor, up: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ The device rounds in two different ways within one call (op kernel arch22): half
 before the second GEMM. The documents' [z] rounds half up in magnitude in both places (operator_readme.txt).
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,10 @@ def truncate_scale(scale: Tensor) -> Tensor:
 
 LIMIT = 127.0
 
+Bits = Literal[4, 8]
+WEIGHT_LIMIT: dict[Bits, float] = {8: LIMIT, 4: 7.0}
+"""Largest code of a weight, by its bits."""
+
 
 def quantise_tokens(x: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
     """Per-token INT8 before dispatch: float32 [R, K] -> int8 [R, K], float32 scale [R] = amax / 127.
@@ -70,14 +76,17 @@ def requantise(a: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
     return _to_int8(torch.round(a * factor[:, None])), scale
 
 
-def quantise_weight(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric INT8 per output channel: float32 [N, K] -> int8 [N, K], float32 scale [N] = amax / 127, half even.
+def quantise_weight(w: Tensor, bits: Bits = 8) -> tuple[Tensor, Tensor]:
+    """Symmetric integers per output channel: float32 [N, K] -> int8 codes [N, K], float32 scale [N]; half even.
 
-    A zero channel gives codes 0 and scale 1, so that no scale is zero.
+    scale = amax / 127, in 4 bits amax / 7. So INT4 codes lie in -7..7, as INT8's in -127..127: -8 is a legal code
+    (IntExperts takes it), but the range that reaches it, amax / 7.5, cuts a channel's largest value by half a step
+    wherever it is positive. A zero channel gives codes 0 and scale 1, so that no scale is zero.
     """
+    limit = WEIGHT_LIMIT[bits]
     amax = w.abs().amax(dim=1)
-    scale = (amax / LIMIT).masked_fill(amax == 0, 1.0)
-    return _to_int8(torch.round(w / scale[:, None])), scale
+    scale = (amax / limit).masked_fill(amax == 0, 1.0)
+    return _to_int8(torch.round(w / scale[:, None]), limit), scale
 
 
 def split_msd(q: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,6 +94,6 @@ def split_msd(q: Tensor) -> tuple[Tensor, Tensor]:
     return q >> 4, (q & 0x0F) - 8
 
 
-def _to_int8(whole: Tensor) -> Tensor:
-    """Whole floats -> int8; NaN gives 0, and a quotient that float32 subnormals pushed beyond 127 gives 127."""
-    return whole.nan_to_num(nan=0.0).clamp(-LIMIT, LIMIT).to(torch.int8)
+def _to_int8(whole: Tensor, limit: float = LIMIT) -> Tensor:
+    """Whole floats -> int8; NaN gives 0, and a quotient that float32 subnormals pushed beyond the limit gives it."""
+    return whole.nan_to_num(nan=0.0).clamp(-limit, limit).to(torch.int8)

@@ -1,33 +1,25 @@
 """What the operator's signature has no place for: profile, numerics, backend, time-out, the twin's plain copies."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from vllm_megamoe.environment import choose_profile, profile_from_environment
+from vllm_megamoe.environment import (
+    DEFAULT_TIMEOUT_S,
+    FIRST_CALL_TIMEOUT_S,
+    choose_profile,
+    given_timeout_s,
+    is_timeout,
+    profile_from_environment,
+)
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
 Backend = Literal["auto", "cann", "cpu"]
 Topology = Literal["auto", "mte", "urma"]
-
-TIMEOUT_VARIABLE = "VLLM_MEGAMOE_TIMEOUT_S"
-DEFAULT_TIMEOUT_S = 300.0
-
-
-def _timeout() -> float:
-    text = os.environ.get(TIMEOUT_VARIABLE) or str(DEFAULT_TIMEOUT_S)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ConfigError(f"{TIMEOUT_VARIABLE}={text!r}; expected a number of seconds above 0, such as 300.")
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +31,8 @@ class Settings:
         topology: of a 950 communicator, `mte` inside one UB domain, `urma` across super-nodes; `auto` as it is found.
         numerics: the device's rounding points, or the documents' formulas, and a switch for each open question.
         backend: `auto` takes the CANN package where an NPU is present, else the CPU twin.
-        timeout_s: seconds that a rank waits for the others once a first call on the buffer has completed.
+        timeout_s: seconds that a rank waits for the others in every call, the first one included; None where nobody
+            named a time (`wait_s` says what holds then).
         plain_copy: let the twin keep a float32 copy of every weight it has multiplied, so that a call unpacks nothing.
             Off by default: it costs 2 (BF16), 4 (8-bit) or 8 times (4-bit) the weight's own bytes, and unpacking block
             by block is about as fast as reading that much more memory.
@@ -49,7 +42,7 @@ class Settings:
     topology: Topology = "auto"
     numerics: Numerics = field(default_factory=Numerics)
     backend: Backend = "auto"
-    timeout_s: float = field(default_factory=_timeout)
+    timeout_s: float | None = field(default_factory=given_timeout_s)
     plain_copy: bool = False
 
     def __post_init__(self) -> None:
@@ -58,13 +51,22 @@ class Settings:
         find_profile(self.profile, self.topology)
         if self.backend != "cpu":
             choose_profile(self.profile)
-        if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s!r}; expected a number of seconds above 0.")
+        if self.timeout_s is not None and not is_timeout(self.timeout_s):
+            raise ConfigError(
+                f"timeout_s={self.timeout_s!r}; expected a number of seconds above 0, at most a year. "
+                "Write settings(timeout_s=300), or leave it out."
+            )
 
     @property
     def found_profile(self) -> Profile:
         """The profile behind the two names."""
         return find_profile(self.profile, self.topology)
+
+    def wait_s(self, first_call: bool) -> float:
+        """Seconds that a rank waits for the others: as named, else 300 (1800 in a first call)."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return FIRST_CALL_TIMEOUT_S if first_call else DEFAULT_TIMEOUT_S
 
 
 _active: ContextVar[Settings | None] = ContextVar("vllm_megamoe_settings", default=None)

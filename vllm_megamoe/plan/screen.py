@@ -68,7 +68,7 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
     draft = " (draft)" if facts.draft else ""
     yield (
         f"layers {layer_numbers(layers)}{draft}: {layer.use_case.value} from {facts.experts_format}"
-        f"{f', lossy: about {layer.loss} of the rms' if layer.loss else ''}, {layer.activation}"
+        f"{f', lossy: {layer.loss} of the rms' if layer.loss else ''}, {layer.activation}"
     )
     yield (
         f"  experts {facts.num_experts} ({layer.experts_per_rank} on a rank), topk {facts.topk}, hidden "

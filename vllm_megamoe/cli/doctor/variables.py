@@ -1,53 +1,13 @@
 """Checks of environment variables: ours, HCCL's and vLLM's."""
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from vllm_megamoe.cli.doctor.environment import Check, Environment
-from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.profiles.profile import PROFILE_NAMES, find_profile
+from vllm_megamoe.environment import BUFFSIZE, PREFIX, VARIABLES
 
-PREFIX = "VLLM_MEGAMOE_"
-
-
-def _profile(text: str) -> str:
-    try:
-        find_profile(text)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def _product(text: str) -> str:
-    expected = ", ".join(name for name in PROFILE_NAMES if name != "none")
-    return "" if text in PROFILE_NAMES[1:] else f"Set one of {expected}, or unset it."
-
-
-def _seconds(text: str) -> str:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    return "" if seconds > 0 else "Set a number of seconds above 0, or unset it."
-
-
-def _steps(text: str) -> str:
-    return "" if text.isdecimal() else "Set a whole number of steps, or unset it."
-
-
-def _anything(text: str) -> str:
-    return ""
-
-
-KNOWN: dict[str, Callable[[str], str]] = {
-    "VLLM_MEGAMOE_PROFILE": _profile,
-    "VLLM_MEGAMOE_SIMULATE": _product,
-    "VLLM_MEGAMOE_TIMEOUT_S": _seconds,
-    "VLLM_MEGAMOE_LOAD_LOG_STEPS": _steps,
-    "VLLM_MEGAMOE_SIMULATED_NPU": _anything,
-    "VLLM_MEGAMOE_SHARED": _anything,
-}
-"""Our variables -> what is wrong with a value, empty for nothing. The last two are for our tests."""
+KNOWN = {name: variable for name, variable in VARIABLES.items() if name.startswith(PREFIX)}
+"""Our own variables."""
 
 
 def ours(env: Environment) -> Iterator[Check]:
@@ -60,7 +20,7 @@ def ours(env: Environment) -> Iterator[Check]:
             meant = f"Did you mean {near[0]}? " if near else ""
             yield Check(name=name, state="wrong", found=repr(value), remedy=f"{meant}Known: {', '.join(KNOWN)}.")
             continue
-        wrong = KNOWN[name](value) if value else ""
+        wrong = KNOWN[name].wrong(value) if value else ""
         yield Check(name=name, state="wrong" if wrong else "ok", found=repr(value), remedy=wrong)
 
 
@@ -71,10 +31,10 @@ def hccl(env: Environment) -> Iterator[Check]:
         if env.is_ascend:
             text = "not set; `vllm-megamoe plan MODEL` says what A2 and A3 need"
             yield Check(name="HCCL_BUFFSIZE", state="note", found=text)
-    elif value.isdecimal() and int(value) > 0:
-        yield Check(name="HCCL_BUFFSIZE", state="ok", found=f"{value} MB")
-    else:
+    elif BUFFSIZE.wrong(value):
         yield Check(name="HCCL_BUFFSIZE", state="wrong", found=repr(value), remedy="export HCCL_BUFFSIZE=<whole MB>")
+    else:
+        yield Check(name="HCCL_BUFFSIZE", state="ok", found=f"{value} MB")
 
 
 def plugins(env: Environment) -> Iterator[Check]:

@@ -15,7 +15,7 @@ from vllm_megamoe.cli.request import Request
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.plan import draft_plan
+from vllm_megamoe.plan.plan import draft_plan, plan_of
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 
 
@@ -23,7 +23,7 @@ def make_curve(layers: Sequence[MoeFacts], plan: Plan, sizes: tuple[int, ...]) -
     """One point for each size at which something can be planned; options and tokens stay."""
     points = []
     for size in sizes:
-        there, _ = draft_plan(at_ep_size(plan.engine, size), layers, plan.options)
+        there = plan_of(draft_plan(at_ep_size(plan.engine, size), layers, plan.options))
         memory, wire = memory_of(there), wire_of(there)
         if memory is not None and wire is not None:
             points.append(CurvePoint(ep_size=size, memory=memory, wire=wire))

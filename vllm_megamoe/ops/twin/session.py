@@ -13,9 +13,6 @@ from vllm_megamoe.ops.twin.facts import NAMES, no_facts, shown
 from vllm_megamoe.ops.twin.header import Header, unpack, words_of
 from vllm_megamoe.ops.twin.link import COMBINE, DISPATCH, HEADER_TAG, Channel, data_tag, empty_bytes, link_of
 
-FIRST_CALL_TIMEOUT_S = 1800.0
-"""The first call of a buffer may have to wait for a rank that still loads or compiles."""
-
 STATUS_BYTES = 8
 
 
@@ -50,9 +47,7 @@ class Session:
         link = link_of(buffer.group)
         link.sequence += 1
         self.sequence = link.sequence
-        timeout = config.timeout_s
-        if not buffer.calls_completed:
-            timeout = max(timeout, FIRST_CALL_TIMEOUT_S)
+        timeout = config.wait_s(first_call=not buffer.calls_completed)
         where = f"mega_moe, rank {self.rank}, call {self.sequence} on its group"
         self.channel = Channel(buffer.group, link, timeout, where)
 

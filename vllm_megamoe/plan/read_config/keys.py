@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.numerics.clamp import no_clamp
 
 
 class Keys:
@@ -97,11 +98,6 @@ class Keys:
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any] | None:
         return next(((n, self.values[n]) for n in names if self.values.get(n) is not None), None)
-
-
-def no_clamp(limit: float | None) -> float | None:
-    """None for a limit that clamps nothing."""
-    return None if not limit or math.isinf(limit) else float(limit)
 
 
 def _number(name: str, value: object) -> float:

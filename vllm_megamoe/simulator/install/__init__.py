@@ -20,6 +20,7 @@ from types import ModuleType
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
+from vllm_megamoe.environment import SIMULATED_NPU
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.simulator.device import device
 from vllm_megamoe.simulator.install.extensions import replace_load
@@ -70,7 +71,6 @@ def _name_build(product: str) -> None:
     sys.modules.setdefault("vllm_ascend._build_info", module)
 
 
-NPU_VARIABLE = "VLLM_MEGAMOE_SIMULATED_NPU"
 _ON_PATH = Path(__file__).parents[1] / "on_path"
 _installed: list[str] = []
 
@@ -89,13 +89,16 @@ def install(name: str | None = None) -> None:
     Raises:
         ConfigError: no product was named, another one is installed, or this machine has the real torch_npu.
     """
-    expected = name or os.environ.get(NPU_VARIABLE) or ""
+    expected = name or SIMULATED_NPU.read() or ""
     if _installed:
         if expected not in ("", _installed[0]):
             raise ConfigError(f"{expected!r} cannot be installed: this process simulates {_installed[0]!r} already.")
         return
     if not expected:
-        raise ConfigError(f"{NPU_VARIABLE} is unset; expected a product and revision, such as 'a3@9.1'.")
+        raise ConfigError(
+            f"{SIMULATED_NPU.name} is unset; expected a product and revision. "
+            f"Set it like {SIMULATED_NPU.name}={SIMULATED_NPU.example}."
+        )
     _reject_real_package()
     _installed.append(expected)
     pass

@@ -16,9 +16,10 @@ from vllm_megamoe.ops.twin.checks.profile import check_call_profile
 from vllm_megamoe.ops.twin.checks.tokens import PACKED_FP4, check_ids, check_tokens
 from vllm_megamoe.ops.twin.checks.weights import INT_TYPES, MX_TYPES, element_of, read_weights
 from vllm_megamoe.ops.twin.families import ELEM_OF
+from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles.profile import find_profile
 
 TABLES = "operator_readme.txt, use case tables"
-MAX_SHARED = 4
 FLOATS = (AclDtype.BF16, AclDtype.FLOAT)
 # Weight types that each type of dispatched rows multiplies (A8W8-FP, A8W4-FP, A4W4-FP).
 MX_PAIRS = {
@@ -54,10 +55,10 @@ def read_shared(raw: RawCall, buffer: SymmBuffer) -> Experts | None:
         rule = "INT4 needs a bias, which shared experts do not take"
         raise rejection("shared_l1_weights", "INT4", rule, "operator_readme.txt, sharedBias1", "Use INT8.")
     experts = _read(raw.shared_l1, raw.shared_l2, buffer, out, None)
-    if not 1 <= experts.l1.count <= MAX_SHARED:
-        rule = f"0 to {MAX_SHARED} experts"
-        source = "operator_readme.txt, sharedExpertNumPerRank"
-        raise rejection("shared_l1_weights", f"{experts.l1.count} experts", rule, source, "Use fewer.")
+    most = limits_of(find_profile("none")).max_shared_experts
+    if not 1 <= experts.l1.count <= most.value:
+        rule = f"0 to {most.value} experts"
+        raise rejection("shared_l1_weights", f"{experts.l1.count} experts", rule, most.source, "Use fewer.")
     if raw.shared_l1.is_stacked != raw.l1.is_stacked:
         rule = "the list layout of l1_weights (per expert, or stacked)"
         source = "operator_readme.txt, TensorList layouts"
