@@ -216,7 +216,7 @@ def _without_experts(model: Model, setting: _Setting, line: ServeLine | None, un
         holds=True,
         profile=setting.profile.name,
         topology=setting.profile.topology,
-        notes=(*unread, *notes_of(model, line, setting.engine)),
+        notes=(*unread, *notes_of(model, setting.profile, line, setting.engine)),
     )
 
 
