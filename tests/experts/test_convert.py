@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vllm_megamoe.errors import CheckpointError, ConfigError, LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import LayerOperands, convert, operand_bytes, transform_weights_for_mega_moe
+from vllm_megamoe.experts.convert import convert, transform_weights_for_mega_moe
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.profiles.use_cases import UseCase
 
 EXPERTS, HIDDEN, WIDTH = 3, 96, 48
@@ -210,7 +211,7 @@ def test_in_place_uses_the_memory_of_bf16_weights_and_no_other() -> None:
 def test_bytes_count_every_tensor_with_its_blocks() -> None:
     """INT4 of [96, 96] and [48, 96]: blocks of 32 bytes are 64 columns, so 96 take the room of 128."""
     operands = convert(made("int4"), UseCase.A8W4_INT)
-    assert operand_bytes(operands) == EXPERTS * ((96 * 128 + 48 * 128) // 2 + 96 * (8 + 4) * 2)
+    assert operands.nbytes == EXPERTS * ((96 * 128 + 48 * 128) // 2 + 96 * (8 + 4) * 2)
 
 
 def mixed(change: Callable[[], Experts]) -> list[Experts]:
