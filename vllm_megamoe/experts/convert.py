@@ -63,15 +63,15 @@ def convert(
                 f"expert {len(found)} is {part.likeness}, expert 0 is {first.likeness}; expected experts of one "
                 "kind and size. Convert the experts of each layer by themselves."
             )
-        sizes = hidden or part.hidden, intermediate_hidden or part.intermediate
         for e in range(part.num_experts):
             one = part.one(e)
-            target = to_kind(one, use_case).padded(*sizes)
+            target = to_kind(one, use_case)
+            target = target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
             (operands,) = to_operands(target, use_case)
             if in_place and target is one:
                 operands = replace(operands, l1=_settle(operands.l1, one.w13), l2=_settle(operands.l2, one.w2))
             found.append(operands)
-    if first is None:
+    if first is None or not found:
         raise LayoutError(f"no experts for {use_case}; expected at least one. Pass the layer's experts.")
     facts = USE_CASES[use_case]
     # Rows travel in the type of FP8 weights (op tiling arch35); the table has the one that BF16 becomes.
@@ -79,8 +79,8 @@ def convert(
     return LayerOperands(
         **{field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)},  # type: ignore[arg-type]
         use_case=use_case,
-        hidden=hidden or first.hidden,
-        intermediate_hidden=intermediate_hidden or first.intermediate,
+        hidden=target.hidden,
+        intermediate_hidden=target.intermediate,
         dispatch_quant_mode=facts.dispatch_quant_mode,
         dispatch_quant_out_dtype=out,
         weight_type=facts.weight_type,
@@ -212,6 +212,10 @@ def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
         return stored.view(*w.shape[:2], -1), scales.view(*w.shape[:2], -1)
 
     def step(experts: Experts) -> Experts:
+        if elem == "e2m1":  # two codes share a byte
+            experts = experts.padded(
+                experts.hidden + experts.hidden % 2, experts.intermediate + experts.intermediate % 2
+            )
         return MxExperts(*codes(experts.w13), *codes(experts.w2), elem)
 
     return step
