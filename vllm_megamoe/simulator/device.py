@@ -7,8 +7,9 @@ from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
+from vllm_megamoe.simulator.kernel.read import refuse
 from vllm_megamoe.simulator.npu import make_small_torch_npu
-from vllm_megamoe.simulator.package import make_operators
+from vllm_megamoe.simulator.package import SymmBuffer, make_operators
 
 
 class Device:
@@ -34,6 +35,10 @@ class Device:
     def make_communicator(self, group: ProcessGroup) -> None:
         """As `group._get_backend(npu).get_hccl_comm_name(rank)` does: afterwards the communicator exists."""
         self.communicators.make(group)
+
+    def refuse(self, sym_buffer: SymmBuffer, error: Exception) -> None:
+        """Tell the other ranks of a call that the adapter rejects, so that they do not wait for it."""
+        refuse(sym_buffer.context, error)
 
 
 @cache
