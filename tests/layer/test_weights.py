@@ -10,10 +10,10 @@ from oracle.make import Shape, make_case
 from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.layer.weights import convert_routed, convert_shared
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 EXPERTS, HIDDEN, WIDTH = 4, 96, 64
@@ -47,7 +47,7 @@ def test_b28_a_stack_holds_the_same_as_the_list(use_case: str, weights: tuple[Te
     assert [matrix.dim() for matrix in listed.operands.l1] == [2] * EXPERTS
     assert isinstance(stacked.operands.l1, Tensor)
     assert stacked.operands.l1.dim() == 3
-    assert operand_bytes(stacked.operands) == operand_bytes(listed.operands)
+    assert stacked.operands.nbytes == listed.operands.nbytes
     rows = rows_of(case, 0)
     assert stacked.run(*rows).equal(listed.run(*rows))
 
@@ -77,7 +77,7 @@ def test_b27_each_use_case_has_its_scales_and_no_bias(use_case: str, weights: tu
     operands = convert_routed(*(w.clone() for w in weights), plan_of(case_of(use_case)))
     assert (operands.l1_bias, operands.l2_bias) == (None, None)
     assert [operands.l1_sf is None, operands.l2_sf is None] == [use_case == "a16w16"] * 2
-    assert operand_bytes(operands) == EXPERTS * BYTES[use_case]
+    assert operands.nbytes == EXPERTS * BYTES[use_case]
 
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-fp", "a8w4-fp"])
@@ -114,3 +114,18 @@ def test_a_shared_mlp_whose_halves_differ_is_rejected(rows: int, columns: int) -
     w13, w2 = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((rows, columns), (HIDDEN, 2 * WIDTH)))
     with pytest.raises(ConfigError, match=rf"weights \[{rows}, {columns}\] and \[96, 128\]"):
         convert_shared(w13, w2, plan)
+
+
+@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int"])
+def test_b43_alternating_rows_give_the_operands_of_halves(use_case: str, weights: tuple[Tensor, Tensor]) -> None:
+    """gpt-oss: vLLM leaves gate and up rows in turn, in every expert."""
+    w13, w2 = weights
+    gate, up = w13[:, :WIDTH], w13[:, WIDTH:]
+    alternating = torch.stack([gate, up], dim=2).flatten(1, 2)
+    assert alternating[1, 3].equal(up[1, 1])
+    plan = plan_of(case_of(use_case))
+    turned = replace(plan, facts=replace(plan.facts, gate_up_interleaved=True))
+    expected, got = convert_routed(w13.clone(), w2.clone(), plan), convert_routed(alternating, w2.clone(), turned)
+    for name in ("l1", "l2"):
+        pairs = zip(getattr(expected, name), getattr(got, name), strict=True)
+        assert all(inner(a).equal(inner(b)) for a, b in pairs)
