@@ -3,13 +3,14 @@
 from functools import cache
 from types import ModuleType
 
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
 from vllm_megamoe.simulator.kernel.read import refuse
 from vllm_megamoe.simulator.npu import make_small_torch_npu
-from vllm_megamoe.simulator.package import SymmBuffer, make_operators
+from vllm_megamoe.simulator.package import make_operators
 
 
 class Device:
@@ -36,9 +37,9 @@ class Device:
         """As `group._get_backend(npu).get_hccl_comm_name(rank)` does: afterwards the communicator exists."""
         self.communicators.make(group)
 
-    def refuse(self, sym_buffer: SymmBuffer, error: Exception) -> None:
-        """Tell the other ranks of a call that the adapter rejects, so that they do not wait for it."""
-        refuse(sym_buffer.context, error)
+    def refuse(self, context: Tensor, error: Exception) -> None:
+        """Tell the other ranks of a call on a buffer's context that the adapter rejects: they must not wait for it."""
+        refuse(context, error)
 
 
 @cache

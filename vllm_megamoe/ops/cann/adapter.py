@@ -124,6 +124,7 @@ class PackagesBuffer:
 
     def __init__(self, own: Any) -> None:
         self.own = own
+        self._context = getattr(own, "context", None)
         self._seen: dict[str, Any] = {}
 
     def tell(self, buffer: SymmBuffer) -> None:
@@ -159,8 +160,8 @@ class PackagesBuffer:
         except OperatorError as error:
             # Between devices there is no way to say so: the others wait until HCCL gives up. Simulated ones are told.
             simulated = simulated_profile()
-            if simulated and self.own is not None:
-                _device(simulated).refuse(self.own, error)
+            if simulated:
+                _device(simulated).refuse(self._context, error)
             raise
         y, counts = run.run(**given)
         return y, counts
