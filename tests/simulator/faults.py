@@ -110,13 +110,14 @@ def tried_clamp_ignored(rank: int, name: str) -> None:
 
 
 def shown_clamp_of_situglu(rank: int, name: str) -> bool:
-    case, act = layer("a8w8-fp"), {"activation": "situglu"}
+    case, act = layer("a8w8-fp"), {"activation": "situglu", "activation_params": {"beta": 1.0}}
     got = simulate(name, case, rank, **act, activation_clamp=0.5)
     return bool(got.y.any()) and not differs(got, simulate(name, case, rank, **act))
 
 
 def tried_clamp_of_situglu(rank: int, name: str) -> None:
-    twin(name, layer("a8w8-fp"), rank, activation="situglu", activation_clamp=0.5)
+    changes = {"activation": "situglu", "activation_params": {"beta": 1.0}, "activation_clamp": 0.5}
+    twin(name, layer("a8w8-fp"), rank, **changes)
 
 
 # Misread weights

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.numerics.clamp import no_clamp
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "swiglu": ("clamp",),
@@ -147,8 +148,7 @@ class Activation:
                 remedy = f"Leave it out for {default}." if default is not None else "Leave it out for a linear branch."
                 raise OperatorError(f"activation_params[{key!r}]={value!r}; expected {expected} {_SOURCE}. {remedy}")
         clamp = FLT_MAX if given_clamp is None else given_clamp
-        # 0 means "no clamp" (both documents); situglu has none.
-        limit = None if clamp == 0 or "clamp" not in PARAMETERS[activation] else clamp
+        limit = no_clamp(clamp) if "clamp" in PARAMETERS[activation] else None
         return cls(activation, limit, params.get("alpha"), params.get("beta"), params.get("linear_beta"))
 
     def apply(self, gate: Tensor, up: Tensor) -> Tensor:

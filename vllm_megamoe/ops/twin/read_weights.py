@@ -19,13 +19,14 @@ from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights
 from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.twin.call import Experts, Weights
 from vllm_megamoe.ops.twin.families import ELEM_OF
+from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles.profile import find_profile
 
 API = "torch_api.txt, constraints table"
 LISTS = "operator_readme.txt, TensorList layouts"
 TABLES = "operator_readme.txt, use case tables"
 INT_TYPES = (AclDtype.INT8, AclDtype.INT4)
 FLOATS = (AclDtype.BF16, AclDtype.FLOAT)
-MAX_SHARED = 4
 MX_PAIRS = {
     AclDtype.FLOAT8_E5M2: (AclDtype.FLOAT8_E5M2,),
     AclDtype.FLOAT8_E4M3FN: (AclDtype.FLOAT8_E4M3FN, AclDtype.FLOAT4_E2M1),
@@ -76,11 +77,11 @@ def read_shared(given: Given, buffer: SymmBuffer) -> Experts | None:
         remedy = "Pass INT8 shared experts, or add them outside of the operator."
         raise rejection("shared_l1_weights", "INT4", rule, "operator_readme.txt, sharedBias1", remedy)
     experts = _read(l1, l2, buffer, out, None)
-    if not 1 <= experts.l1.count <= MAX_SHARED:
-        rule = f"0 to {MAX_SHARED} experts"
-        source = "operator_readme.txt, sharedExpertNumPerRank"
-        remedy = f"Use fewer: {MAX_SHARED} at most, the others outside of the operator."
-        raise rejection("shared_l1_weights", f"{experts.l1.count} experts", rule, source, remedy)
+    most = limits_of(find_profile("none")).max_shared_experts
+    if not 1 <= experts.l1.count <= most.value:
+        rule = f"0 to {most.value} experts"
+        remedy = f"Use fewer: {most.value} at most, the others outside of the operator."
+        raise rejection("shared_l1_weights", f"{experts.l1.count} experts", rule, most.source, remedy)
     if l1.is_stacked != given.l1.is_stacked:
         raise _other_layout("shared_l1_weights", "l1_weights")
     return experts
