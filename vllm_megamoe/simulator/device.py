@@ -3,10 +3,12 @@
 from functools import cache
 from types import ModuleType
 
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
+from vllm_megamoe.simulator.kernel.read import refuse
 from vllm_megamoe.simulator.npu import make_small_torch_npu
 from vllm_megamoe.simulator.package import make_operators
 
@@ -34,6 +36,10 @@ class Device:
     def make_communicator(self, group: ProcessGroup) -> None:
         """As `group._get_backend(npu).get_hccl_comm_name(rank)` does: afterwards the communicator exists."""
         self.communicators.make(group)
+
+    def refuse(self, context: Tensor, error: Exception) -> None:
+        """Tell the other ranks of a call on a buffer's context that the adapter rejects: they must not wait for it."""
+        refuse(context, error)
 
 
 @cache

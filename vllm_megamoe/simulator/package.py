@@ -22,6 +22,7 @@ from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.sizes.window import operator_helper
 from vllm_megamoe.simulator.communicator import Communicators, Memory
 from vllm_megamoe.simulator.host import OperatorArguments, check_buffer, type_name
+from vllm_megamoe.simulator.kernel.read import refuse
 from vllm_megamoe.simulator.kernel.run import npu_mega_moe
 
 
@@ -36,11 +37,17 @@ def make_operators(profile: Profile, communicators: Communicators) -> ModuleType
         """One layer."""
         given = dict(arguments)
         buffer = given.pop("sym_buffer")
-        if "activation_params" in given:
-            check_activation(given["activation"], given["activation_params"])
-            given["activation_params"] = given["activation_params"] or {}
-        said = {argument.schema: given[argument.name] for argument in CALL if argument.name in given}
-        return npu_mega_moe(profile, OperatorArguments(**said, **of_buffer(buffer)))
+        try:
+            if "activation_params" in given:
+                check_activation(given["activation"], given["activation_params"])
+                given["activation_params"] = given["activation_params"] or {}
+            said = {argument.schema: given[argument.name] for argument in CALL if argument.name in given}
+            native = OperatorArguments(**said, **of_buffer(buffer))
+        except (ValueError, RuntimeError) as error:
+            if isinstance(buffer, SymmBuffer):
+                refuse(buffer.context, error)
+            raise
+        return npu_mega_moe(profile, native)
 
     ops = ModuleType("cann_ops_transformer.ops", "Simulated by vllm_megamoe.simulator.")
     for table, body in ((CREATE, create), (CALL, run)):

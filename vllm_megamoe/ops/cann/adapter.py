@@ -124,6 +124,7 @@ class PackagesBuffer:
 
     def __init__(self, own: Any) -> None:
         self.own = own
+        self._context = getattr(own, "context", None)
         self._seen: dict[str, Any] = {}
 
     def tell(self, buffer: SymmBuffer) -> None:
@@ -154,6 +155,19 @@ class PackagesBuffer:
         Raises:
             OperatorError: what this revision cannot say, or what the profile's product does not take.
         """
+        try:
+            run, given = installed(), self._checked(arguments)
+        except OperatorError as error:
+            # Between devices there is no way to say so: the others wait until HCCL gives up. Simulated ones are told.
+            simulated = simulated_profile()
+            if simulated:
+                _device(simulated).refuse(self._context, error)
+            raise
+        y, counts = run.run(**given)
+        return y, counts
+
+    def _checked(self, arguments: CallArguments) -> dict[str, Any]:
+        """What the package's function gets."""
         buffer: SymmBuffer = arguments.sym_buffer
         if self.own is None:
             remedy = "Make a new one with get_symm_buffer_for_mega_moe."
@@ -169,9 +183,8 @@ class PackagesBuffer:
             clamp, named = named_parameters(*(given[name] for name in _ACTIVATION))
             given |= {"activation_clamp": clamp, "activation_params": named or None}
         given["sym_buffer"] = self.own
-        run = installed()
-        y, counts = run.run(**_sayable(CALL, _without_repeats(given, run.run_names), run.run_names))
-        return y, counts
+        names = installed().run_names
+        return _sayable(CALL, _without_repeats(given, names), names)
 
     def destroy(self) -> None:
         """Give the package's buffer back: memory on 950, nothing on A2 and A3."""

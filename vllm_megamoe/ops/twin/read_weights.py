@@ -79,9 +79,9 @@ def read_shared(given: Given, buffer: SymmBuffer) -> Experts | None:
     experts = _read(l1, l2, buffer, out, None)
     most = limits_of(find_profile("none")).max_shared_experts
     if not 1 <= experts.l1.count <= most.value:
+        rule = f"0 to {most.value} experts"
         remedy = f"Use fewer: {most.value} at most, the others outside of the operator."
-        value, rule = f"{experts.l1.count} experts", f"0 to {most.value} experts"
-        raise rejection("shared_l1_weights", value, rule, most.source, remedy)
+        raise rejection("shared_l1_weights", f"{experts.l1.count} experts", rule, most.source, remedy)
     if l1.is_stacked != given.l1.is_stacked:
         raise _other_layout("shared_l1_weights", "l1_weights")
     return experts

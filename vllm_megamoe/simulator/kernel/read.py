@@ -19,8 +19,9 @@ from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.ops.twin.buffers import TwinBuffer
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.read_call import read_call
+from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.communicator import Memory
+from vllm_megamoe.simulator.communicator import Memory, memory_at, own_address
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
 from vllm_megamoe.simulator.host import OperatorArguments, Tensors
 from vllm_megamoe.simulator.kernel.misread import (
@@ -40,13 +41,29 @@ _SCALE_18_BITS = ~0x3FFF & 0xFFFFFFFF
 
 def make_twin_buffer(a: OperatorArguments, memory: Memory) -> tuple[SymmBuffer, Settings]:
     """A buffer of the twin with the attributes as they are in this call, and its settings."""
-    config = _settings(active_deviations())
     said: dict[str, Any] = {argument.name: getattr(a, argument.schema) for argument in CREATE if argument.schema}
     said["num_max_tokens_per_rank"] = a.num_max_tokens_per_rank or a.x.shape[0]
-    said |= {"num_topk": a.topk_ids.shape[-1], "hidden": a.x.shape[-1], "intermediate_hidden": 0}
-    buffer = SymmBuffer(memory.group, CreateArguments(group=memory.group, **said), config)
+    said |= {"num_topk": a.topk_ids.shape[-1], "hidden": a.x.shape[-1]}
+    return _buffer_on(memory, said)
+
+
+def _buffer_on(memory: Memory, said: dict[str, Any]) -> tuple[SymmBuffer, Settings]:
+    config = _settings(active_deviations())
+    arguments = CreateArguments(group=memory.group, intermediate_hidden=0, **said)
+    buffer = SymmBuffer(memory.group, arguments, config)
     buffer.held = TwinBuffer(memory.number, calls_completed=memory.calls)
     return buffer, config
+
+
+def refuse(context: Tensor, error: Exception) -> None:
+    """Tell the other ranks of a communicator that a call does not reach this rank's device, and why.
+
+    A device's peers would spin; here they learn why. A dead buffer has no peers.
+    """
+    memory = memory_at(own_address(context))
+    if memory is not None and not memory.freed:
+        none = dict.fromkeys(("num_experts", "num_max_tokens_per_rank", "num_topk", "hidden"), 1)
+        Session(*_buffer_on(memory, none)).reject(error)
 
 
 def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -> Call:
