@@ -67,7 +67,10 @@ def test_a_dense_model_is_answered(tmp_path: Path) -> None:
     assert found["moe_layers"] == 0
     assert found["groups"] == []
     assert found["command"] is None
-    assert "no MoE layer" in run("plan", str(tmp_path)).stdout
+    assert "No experts under names known here" in run("plan", str(tmp_path)).stdout
+    assert "Qwen3ForCausalLM stands in no table" in found["notes"][0]
+    write_model(tmp_path, dense | {"architectures": ["Qwen3NextForCausalLM"], "num_experts": 0})
+    assert "This model has no MoE layer" in run("plan", str(tmp_path)).stdout
 
 
 def test_missing_and_unreadable_input(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The format of a layer's experts as a type: a known one with its facts, a mixture, or a tool's word that is unknown.
 
-`use_cases` hold the same real numbers as the checkpoint; `lossy` ones need `requant=allow`. Errors are relative RMS on
-Gaussian weights, measured on CPU.
+`use_cases` hold the same real numbers as the checkpoint; `lossy` ones need `requant=allow`, and their figures are those
+of `profiles.losses`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from vllm_megamoe.profiles.losses import LOSSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,25 @@ class _Kind:
     note: str
 
 
-_INT, _FP = ("a8w8-int", "a8w4-int"), ("a8w8-fp", "a8w4-fp", "a4w4-fp")
-_FREE_SCALE = _Kind((), ("a16w16", "a8w8-int", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-int 1.2 to 1.4 %, a8w8-fp 2.7 %")
+def _kind(exact: tuple[str, ...], stored: str = "", note: str = "") -> _Kind:
+    """Numbers of a kind of `profiles.losses`, where every lossy conversion stands with its figure."""
+    losses = dict(sorted(LOSSES.get(stored, {}).items(), key=lambda item: item[1].most))
+    figures = ", ".join(f"{use_case.value} adds {loss}" for use_case, loss in losses.items())
+    return _Kind(exact, tuple(use_case.value for use_case in losses), "; ".join(filter(None, (figures, note))))
 
-_BF16 = _Kind(("a16w16",), (*_INT[:1], "a8w8-fp"), "a8w8-int adds 1.4 %, a8w8-fp 2.7 to 3 %")
-_INT8 = _Kind(("a8w8-int",), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.7 %")
-_INT4 = _Kind(("a8w4-int", "a8w8-int"), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.6 %")
-_TWO_STAGE = _Kind((), ("a16w16", "a8w8-int"), "a8w8-int rounds at most half a step (0.5 %), exact where scales allow")
-_BLOCK_E8M0 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "exact where every scale is a power of two: tested at load")
-_MXFP8 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "a8w8-int adds 1.3 %")
-_MXFP4 = _Kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "a16w16 takes four times the memory")
-_W4A4 = _Kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "every MoE layer must be a4w4-fp or none")
-_NONE = _Kind((), (), "no conversion is known")
+
+_FREE_SCALE = _kind((), "free scales")
+_BF16 = _kind(("a16w16",), "bf16")
+_INT8 = _kind(("a8w8-int",), "int8")
+_INT4 = _kind(("a8w4-int", "a8w8-int"), "int4")
+_TWO_STAGE = _kind((), "two stages")
+_BLOCK_E8M0 = _kind(
+    ("a8w8-fp", "a16w16"), "blocks of powers of two", "exact where every scale is a power of two: tested at load"
+)
+_MXFP8 = _kind(("a8w8-fp", "a16w16"), "mxfp8")
+_MXFP4 = _kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "a16w16 takes four times the memory")
+_W4A4 = _kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "every MoE layer must be a4w4-fp or none")
+_NONE = _kind((), note="no conversion is known")
 
 _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("bf16", "BF16", _BF16),

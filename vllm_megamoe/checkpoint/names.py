@@ -6,7 +6,7 @@ asked with all its names; and an entry of a file's list may be a plain name, a n
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from vllm_megamoe.errors import ConfigError
 
@@ -39,18 +39,18 @@ def names_of(name: str, num_layers: int | None = None) -> Names:
 
 
 def projections_of(
-    prefix: str, experts: Iterable[int], num_layers: int | None = None, gated: bool = True
+    prefix: str, experts: Sequence[int], num_layers: int | None = None, gated: bool = True
 ) -> dict[str, Names]:
     """The names of each projection below an experts' or a shared MLP's prefix, by its name within the layer.
 
     Args:
         prefix: such as `model.layers.3.mlp.experts`, or of a shared MLP.
-        experts: numbers of the routed experts to name; nothing to a shared MLP.
+        experts: numbers of the routed experts to name; none for a shared MLP.
         num_layers: see `names_of`.
         gated: whether the experts have a gate projection beside up and down.
     """
     projections = [styles[0] for styles in PROJECTIONS if gated or styles[0] != "gate_proj"]
-    if not is_routed(prefix):
+    if not experts:
         return {one: names_of(f"{prefix}.{one}", num_layers) for one in projections}
     # The names of all experts differ in the number alone; a layer may have a thousand of them.
     patterns = {one: names_of(f"{prefix}.{_NUMBER}.{one}", num_layers) for one in projections}
@@ -65,11 +65,6 @@ def within_layer(name: str) -> str:
     """A projection's name within its layer: `7.up_proj` of a routed expert, `up_proj` of a shared MLP."""
     _, routed, tail = name.rpartition(".experts.")
     return tail if routed else name.rpartition(".")[2]
-
-
-def is_routed(prefix: str) -> bool:
-    """Whether a prefix is that of routed experts, not of a shared MLP."""
-    return prefix.endswith("experts") and not prefix.endswith("shared_experts")
 
 
 def _starts(root: str, number: int, num_layers: int | None) -> Iterator[str]:

@@ -49,11 +49,11 @@ class FormatOf(Protocol):
 
     Args:
         prefix: as vLLM calls it (`model.layers.3.mlp.experts`).
-        experts: number of routed experts; nothing to a shared MLP.
+        experts: number of routed experts; 0 for a shared MLP.
         gated: whether there is a gate projection beside up and down.
     """
 
-    def __call__(self, prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat: ...
+    def __call__(self, prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat: ...
 
 
 def section_of(config: Mapping[str, Any]) -> Section | None:
@@ -111,7 +111,7 @@ def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -
     layers = num_layers if isinstance(num_layers, int) else None
     named = _experts_named([section, files])
 
-    def format_of(prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat:
+    def format_of(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
         every = range(experts)
         # One that no file names speaks for all of those.
         other = next((n for n in every if n not in named), 0) if named is not None else 0

@@ -3,15 +3,17 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_megamoe.checkpoint.formats import FormatFacts
-from vllm_megamoe.checkpoint.recognise import SIDE_FILES
+from vllm_megamoe.checkpoint.recognise import MODELOPT_FILE, SIDE_FILES
+from vllm_megamoe.cli.serve_line.engine import override, read_speculation, speculation_settings
+from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.model import ModelFacts, Speculation, read_model
+from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.read_config.reader import text_section
 
 CONFIG = "config.json"
@@ -53,6 +55,46 @@ def read_files(text: str) -> ModelFiles:
             return ModelFiles(_name_of(path, side), {}, {side: _read(path)})
     config = _read(path)
     return ModelFiles(_name_of(path, CONFIG), config, _beside(path))
+
+
+def as_served(files: ModelFiles, line: ServeLine | None) -> tuple[ModelFiles, list[str]]:
+    """The files with `--hf-config-path` and `--hf-overrides` of a line, and sentences about what is not read.
+
+    Raises:
+        ConfigError: overrides that are no object.
+    """
+    if line is None:
+        return files, []
+    place, notes = line.value("hf-config-path"), []
+    if place is not None and find_path(place) is None:
+        notes.append(
+            f"--hf-config-path {place} is not read: no such folder here. This plan is for {files.name}'s config."
+        )
+    elif place is not None:
+        other = read_files(place)
+        # The description of a quantisation stays that of the weights, but for ModelOpt's, which vLLM reads there.
+        modelopt = {name: other.side_files[name] for name in (MODELOPT_FILE,) if name in other.side_files}
+        files = replace(files, config=other.config, side_files={**files.side_files, **modelopt})
+    changes = line.json("hf-overrides")
+    return (replace(files, config=override(files.config, changes)) if changes else files), notes
+
+
+def speculation_of(line: ServeLine | None) -> tuple[Speculation | None, list[str]]:
+    """What a line's speculation loads, and sentences about a draft model that is not here."""
+    settings = None if line is None else speculation_settings(line)
+    if settings is None:
+        return None, []
+
+    def find(name: str) -> DraftModel | None:
+        if find_path(name) is None:
+            return None
+        files = read_files(name)
+        return DraftModel(name, files.config, files.side_files, str(settings.get("quantization") or ""))
+
+    found = read_speculation(settings, find)
+    if found.draft is not None and not found.draft.config:
+        return found, [f"The draft model {found.draft.name} is not read: no such folder here. It is not in this plan."]
+    return found, []
 
 
 def find_path(text: str) -> Path | None:

@@ -110,6 +110,10 @@ def _quantise_mx(elem: Elem) -> Callable[[Experts], Experts]:
 
     def step(experts: Experts) -> Experts:
         assert isinstance(experts, DenseExperts)
+        if elem == "e2m1":  # two codes share a byte
+            experts = experts.padded(
+                experts.hidden + experts.hidden % 2, experts.intermediate + experts.intermediate % 2
+            )
         (q13, s13), (q2, s2) = (_per_expert(w, quantise) for w in _pair(experts))
         return MxExperts(q13, s13, q2, s2, elem)
 

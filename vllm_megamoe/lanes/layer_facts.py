@@ -4,7 +4,6 @@ The routed experts (RoutedExperts and its FusedMoEConfig) say most of it; the sh
 are those of the runner around them. vLLM 0.30 and 0.32 build both alike.
 """
 
-import re
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.read_config.reader import number_in
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -137,12 +137,6 @@ def read_activation(moe: Any) -> ActivationFacts:
             name, beta=moe.activation_situ_beta or 1.0, linear_beta=moe.activation_situ_linear_beta or None
         )
     return ActivationFacts(name, limit if name == "silu" else None)
-
-
-def number_in(name: str) -> int:
-    """The decoder layer's number within a prefix, -1 where there is none."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
-    return int(found[1]) if found else -1
 
 
 def expert_names(layer: Any) -> list[str]:

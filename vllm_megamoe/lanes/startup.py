@@ -140,9 +140,13 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
 
     Args:
         vllm_config: complete or still under construction in `check_and_update_config`.
-        sequence_parallel: what a layer says of its rows, None before any layer exists.
+        sequence_parallel: what a layer says of its rows; None before any layer exists, where vLLM may already say that
+            none splits them (its all2all backend decides).
     """
     parallel, scheduler = vllm_config.parallel_config, vllm_config.scheduler_config
+    together = parallel.tensor_parallel_size > 1 and parallel.data_parallel_size > 1
+    if sequence_parallel is None and together and not parallel.use_sequence_parallel_moe:
+        sequence_parallel = False
     return EngineFacts(
         dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
         tensor_parallel=parallel.tensor_parallel_size,

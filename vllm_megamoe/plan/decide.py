@@ -33,7 +33,7 @@ def decide(
         The plan; or every rule that is violated, with what could be planned all the same.
     """
     engine = _as_it_must_run(engine)
-    found = rules.of_layer(layer)
+    found = rules.of_layer(engine, layer)
     ranks = _wrong_ranks(engine, layer, profile, legal_ranks)
     choice = choose_use_case(layer, profile, options, engine.dtype)
     activation = activation_of(layer, profile)

@@ -9,6 +9,11 @@ Tokens = Literal["own", "replicated"]
 """Whether each rank of the communicator brings its own rows, or all bring the same ones (tensor parallel)."""
 
 
+SplitsRows = Literal["always", "one_stage", "never", "unknown"]
+"""Whether a MoE block splits its rows over tensor-parallel ranks when data parallelism is on too (sequence-parallel
+MoE): with any number of pipeline stages, with one stage alone, never, or it is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActivationFacts:
     """An activation as the model's config says it, in vLLM's terms; the plan turns it into the operator's.
@@ -69,6 +74,7 @@ class MoeFacts:
         scale_on_output: whether the model's code applies that factor to the output instead of the router weights.
         model_hidden: width of the model's own rows; differs from `hidden` in latent MoE.
         draft: whether the layer belongs to a draft or MTP model.
+        splits_rows: see SplitsRows.
     """
 
     name: str
@@ -88,6 +94,7 @@ class MoeFacts:
     scale_on_output: bool = False
     model_hidden: int = 0
     draft: bool = False
+    splits_rows: SplitsRows = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,8 @@ class EngineFacts:
         dtype: activation dtype, as torch names it without prefix (`bfloat16`).
         tensor_parallel, data_parallel, pipeline_parallel, prefill_context_parallel: sizes.
         expert_parallel: whether `--enable-expert-parallel` was given.
-        sequence_parallel: whether the model hands each tensor-parallel rank its own rows (None: not known yet).
+        sequence_parallel: whether the layers hand each tensor-parallel rank its own rows; None where the model decides,
+            see MoeFacts.splits_rows.
         max_num_batched_tokens: the scheduler's bound of rows per step and data-parallel rank.
         lora, eplb, dual_batch_overlap: whether that feature is on.
         hccl_buffsize_mb: HCCL_BUFFSIZE of the environment, None where it is not known.
@@ -123,6 +131,14 @@ class EngineFacts:
         if not self.expert_parallel:
             return 1
         return self.tensor_parallel * self.data_parallel * self.prefill_context_parallel
+
+    def splits_rows(self, layer: MoeFacts) -> bool | None:
+        """Whether a layer's rows are split over the tensor-parallel ranks; None where it is not known."""
+        if self.sequence_parallel is not None:
+            return self.sequence_parallel
+        one_stage = self.pipeline_parallel == 1
+        found: dict[SplitsRows, bool | None] = {"always": True, "one_stage": one_stage, "never": False, "unknown": None}
+        return found[layer.splits_rows]
 
     @property
     def tokens(self) -> Tokens:

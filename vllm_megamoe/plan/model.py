@@ -4,14 +4,22 @@ What differs between both callers ends here: each hands over the config as a map
 line changes, or vLLM's `hf_config.to_dict()`), the side files, and what speculation loads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
-from vllm_megamoe.checkpoint.recognise import FormatOf, SideFiles, formats_of, section_of, surely_quantised
+from vllm_megamoe.checkpoint.recognise import (
+    SECTION_KEYS,
+    FormatOf,
+    SideFiles,
+    formats_of,
+    section_of,
+    surely_quantised,
+)
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.read_config.defaults import TABLE, installed_defaults, with_defaults
 from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, num_layers_of, read_layers
 
 OWN_LAYERS = ("mtp", "dspark")
@@ -92,15 +100,11 @@ def read_model(
         ConfigError: for a value that is not what its key promises.
     """
     known = is_known(config)
-    layers = read_layers(config, _formats(config, side_files, known))
+    whole, source = _with_defaults(config)
+    layers = read_layers(whole, _formats(whole, side_files, known))
     own = speculative is not None and speculative.loads_own_layers
     served = tuple(layer for layer in layers if own or not layer.draft)
-    notes = []
-    if served and not known:
-        notes.append(
-            f"{architecture_of(config) or 'This architecture'} stands in no table: its config was read by the names "
-            "that most configs share. Compare the sizes with the model's code, or teach it with register_model_facts."
-        )
+    notes = [*_about_names(config, bool(layers), known), *_about_defaults(config, whole, source, layers)]
     if speculative is not None and speculative.draft is not None:
         drafts, more = _draft_model(speculative, speculative.draft)
         served += drafts
@@ -109,7 +113,7 @@ def read_model(
         _check(layer)
     return ModelFacts(
         architecture=architecture_of(config),
-        num_layers=num_layers_of(config),
+        num_layers=num_layers_of(whole),
         layers=served,
         known=known,
         drafts_left_out=sum(layer.draft for layer in layers) if not own else 0,
@@ -117,9 +121,78 @@ def read_model(
     )
 
 
+def _with_defaults(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The config with the defaults of its class, and where these come from."""
+    whole = with_defaults(config)
+    if whole is config and not is_known(config) and not read_layers(config):
+        # The import takes seconds: only where nothing else answers.
+        installed = installed_defaults(config)
+        if installed is not None:
+            return installed, "the config class of the installed transformers"
+    return whole, TABLE
+
+
+def _about_defaults(
+    config: Mapping[str, Any], whole: Mapping[str, Any], source: str, layers: tuple[MoeFacts, ...]
+) -> list[str]:
+    """Which keys were left out and decide something, by reading the config without each of their defaults."""
+    if whole == config or not layers:
+        return []
+    expected = _shape(whole)
+    taken = [name for name, without in _each_left_out(config, whole) if _shape(without) != expected]
+    if not taken:
+        return []
+    return [f"config.json leaves out {', '.join(taken)}: taken from {source}."]
+
+
+def _each_left_out(
+    config: Mapping[str, Any], whole: Mapping[str, Any], inside: str = ""
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for key, value in whole.items():
+        below = config.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            for name, without in _each_left_out(below, value, f"{inside}{key}."):
+                yield name, {**whole, key: without}
+        elif key not in config and value not in config.values():
+            yield f"{inside}{key} ({value})", {k: v for k, v in whole.items() if k != key}
+
+
+def _shape(config: Mapping[str, Any]) -> object:
+    """The facts, or the error that reading them ends in."""
+    try:
+        return tuple(layer for layer in read_layers(config) if not layer.draft)
+    except ConfigError as error:
+        return str(error)
+
+
+def _about_names(config: Mapping[str, Any], found: bool, known: bool) -> list[str]:
+    """For an architecture outside the tables: what was read by common names, or which names were not."""
+    architecture = architecture_of(config) or "This architecture"
+    if known:
+        return []
+    if found:
+        read = f"{architecture} stands in no table: its config was read by the names that most configs share."
+        return [f"{read} Compare the sizes with the model's code, or teach it with register_model_facts."]
+    hints = sorted(_names_like_experts(config))
+    said = f"; its config has {', '.join(hints)}" if hints else ""
+    none = f"No experts under names known here: {architecture} stands in no table{said}."
+    return [f"{none} If it has experts, teach it with register_model_facts(architecture, fn)."]
+
+
+def _names_like_experts(config: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    """Keys that speak of experts and say anything."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            if key not in SECTION_KEYS:
+                yield from _names_like_experts(value, f"{inside}{key}.")
+        elif value and ("expert" in key.lower() or "moe" in key.lower().split("_")):
+            yield f"{inside}{key}"
+
+
 def _draft_model(speculative: Speculation, draft: DraftModel) -> tuple[tuple[MoeFacts, ...], list[str]]:
     """MoE layers of a draft model that run through the operator, and what to say of those that do not."""
-    layers = read_layers(draft.config, _formats(draft.config, draft.side_files, is_known(draft.config)))
+    config = with_defaults(draft.config)
+    layers = read_layers(config, _formats(config, draft.side_files, is_known(config)))
     # An MTP checkpoint repeats the target's config: what it holds is the draft layers.
     loaded = [layer for layer in layers if layer.draft or speculative.method != "mtp"]
     if speculative.method in TARGETS_QUANTISATION or draft.quantization == "megamoe":
@@ -139,7 +212,7 @@ def _formats(config: Mapping[str, Any], side_files: SideFiles, known: bool) -> F
         return formats_of(config, side_files)
     sure = surely_quantised(section_of(config), num_layers_of(config), side_files)
 
-    def format_of(prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat:
+    def format_of(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
         return sure or BF16
 
     return format_of

@@ -12,7 +12,7 @@ from vllm_megamoe.plan.verdict import Violation
 from vllm_megamoe.profiles.profile import Profile
 
 EngineRule = Callable[[EngineFacts, Profile, Options], Iterator[Violation]]
-LayerRule = Callable[[MoeFacts], Iterator[Violation]]
+LayerRule = Callable[[EngineFacts, MoeFacts], Iterator[Violation]]
 
 
 def parallel(engine: EngineFacts, profile: Profile, options: Options) -> Iterator[Violation]:
@@ -32,13 +32,6 @@ def parallel(engine: EngineFacts, profile: Profile, options: Options) -> Iterato
             f"prefill context parallel size {engine.prefill_context_parallel}",
             "1",
             "Drop --prefill-context-parallel-size.",
-        )
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.sequence_parallel is False:
-        yield Violation(
-            "parallelism",
-            "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
-            "a model that splits its rows over the tensor-parallel ranks (sequence-parallel MoE)",
-            "Use tensor parallelism or data parallelism alone with this model.",
         )
 
 
@@ -74,8 +67,9 @@ def modes(engine: EngineFacts, profile: Profile, options: Options) -> Iterator[V
         )
 
 
-def expert_weights(layer: MoeFacts) -> Iterator[Violation]:
+def expert_weights(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
     """No bias of a model has a place in the operator; the experts' format must be one that can be loaded."""
+    del engine
     if layer.has_bias:
         yield Violation(
             layer.name,
@@ -92,8 +86,9 @@ def expert_weights(layer: MoeFacts) -> Iterator[Violation]:
         )
 
 
-def routes(layer: MoeFacts) -> Iterator[Violation]:
+def routes(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
     """Every token goes to distinct experts (operator_readme.txt, topkIds)."""
+    del engine
     if not 1 <= layer.topk <= layer.num_experts:
         yield Violation(
             layer.name,
@@ -103,8 +98,15 @@ def routes(layer: MoeFacts) -> Iterator[Violation]:
         )
 
 
-def layer_semantics(layer: MoeFacts) -> Iterator[Violation]:
+def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
     """What the surrounding model does with the rows must match a layer whose output is complete per token."""
+    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
+        yield Violation(
+            layer.name,
+            "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
+            "a model that splits its rows over the tensor-parallel ranks (sequence-parallel MoE)",
+            "Use tensor parallelism or data parallelism alone with this model.",
+        )
     if layer.router_weight_on_input:
         yield Violation(
             layer.name,
@@ -130,6 +132,6 @@ def of_engine(engine: EngineFacts, profile: Profile, options: Options) -> list[V
     return [violation for rule in ENGINE_RULES for violation in rule(engine, profile, options)]
 
 
-def of_layer(layer: MoeFacts) -> list[Violation]:
+def of_layer(engine: EngineFacts, layer: MoeFacts) -> list[Violation]:
     """What a layer breaks, whatever its product is."""
-    return [violation for rule in LAYER_RULES for violation in rule(layer)]
+    return [violation for rule in LAYER_RULES for violation in rule(engine, layer)]

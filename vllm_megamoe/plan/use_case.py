@@ -34,50 +34,49 @@ class UseCaseChoice:
 
 
 def choose_use_case(layer: MoeFacts, profile: Profile, options: Options, dtype: str) -> UseCaseChoice | Rejected[None]:
-    """Choose, and say what speaks against it; refused where the profile or this package has no such thing.
+    """Choose, and say what speaks against it; refused where the profile has no such use case.
 
     Only BF16 experts can be loaded yet. Of other formats the rule about formats speaks, and the choice stands for what
     the product runs.
     """
     limits = limits_of(profile).use_cases
+    # On a product float32 is refused whatever the use case is (plan.rules.dtype).
+    exact_only = dtype == "float32" and profile.product == "none"
     if options.use_case == "auto":
         chosen = _most_exact(limits.value)
     else:
         chosen = UseCase(options.use_case)
         if chosen not in limits.value:
-            got, source = f"{chosen.value} on {profile.name}", f" ({limits.source})"
-            return Rejected(_another(got, limits.value, options, dtype, source), draft=None)
+            got = f"{chosen.value} on {profile.name}"
+            return Rejected(_another(got, limits.value, options, exact_only, limits.source), draft=None)
     if layer.experts_format != BF16:
         return UseCaseChoice(chosen)
-    if chosen not in CONVERTIBLE:
-        got = f"{chosen.value} from BF16 experts, a conversion that does not exist"
-        return UseCaseChoice(chosen, wrong=(_another(got, limits.value, options, dtype),))
     loss = "" if chosen is UseCase.A16W16 else str(LOSS[chosen])
     wrong = [_consent(chosen, loss, profile, options)] if loss and options.requant != "allow" else []
-    if dtype == "float32" and chosen is not UseCase.A16W16:
-        wrong.append(_float32(chosen, limits.value, options))
+    if exact_only and chosen is not UseCase.A16W16:
+        expected = "bfloat16 (float32 is the twin's a16w16 without roundings)"
+        remedy = "Add --dtype bfloat16, or drop use_case."
+        wrong.append(Violation("use_case", f"float32 with use case {chosen.value}", expected, remedy))
     return UseCaseChoice(chosen, loss, tuple(wrong))
 
 
 def _most_exact(runs: frozenset[UseCase]) -> UseCase:
     """Without a word from the user BF16 experts become the use case that loses least."""
-    possible = [case for case in CONVERTIBLE if case in runs] or sorted(runs)
-    return min(possible, key=lambda case: LOSS[case].most if case in LOSS else 0.0)
+    return min(
+        (case for case in CONVERTIBLE if case in runs), key=lambda case: LOSS[case].most if case in LOSS else 0.0
+    )
 
 
-def _another(got: str, runs: frozenset[UseCase], options: Options, dtype: str, source: str = "") -> Violation:
+def _another(got: str, runs: frozenset[UseCase], options: Options, exact_only: bool, source: str) -> Violation:
     """The choice was no choice: name those that are, and what else they ask for."""
-    offered = [case for case in CONVERTIBLE if case in runs and (dtype != "float32" or case is UseCase.A16W16)]
-    if not offered:
-        remedy = "Add --dtype bfloat16 and drop use_case." if dtype == "float32" else "Drop use_case."
-        return Violation("use_case", got, f"another use case{source}", remedy)
+    offered = [case for case in CONVERTIBLE if case in runs and not (exact_only and case in LOSS)]
     remedy = "Set use_case to one of them, or drop it"
     lossy = [case.value for case in offered if case in LOSS]
     if lossy and options.requant != "allow":
         remedy += (
             f'; add "requant": "allow" for {", ".join(lossy)}, which lose{"s" if len(lossy) == 1 else ""} precision'
         )
-    expected = f"one of {', '.join(case.value for case in offered)}{source}"
+    expected = f"one of {', '.join(case.value for case in offered)} ({source})"
     return Violation("use_case", got, expected, f"{remedy}.")
 
 
@@ -89,11 +88,3 @@ def _consent(chosen: UseCase, loss: str, profile: Profile, options: Options) -> 
         remedy += ", or drop use_case"
     got = f"{chosen.value} from BF16 experts is lossy ({loss} of the weights' rms, a layer's output {OUTPUT[chosen]})"
     return Violation("use_case", got, "consent", f"{remedy}.")
-
-
-def _float32(chosen: UseCase, runs: frozenset[UseCase], options: Options) -> Violation:
-    remedy = "Add --dtype bfloat16"
-    if options.use_case != "auto" and UseCase.A16W16 in runs:
-        remedy += ", or drop use_case"
-    expected = "bfloat16 (float32 is the twin's a16w16 without roundings)"
-    return Violation("use_case", f"float32 with use case {chosen.value}", expected, f"{remedy}.")

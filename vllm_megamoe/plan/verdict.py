@@ -3,7 +3,6 @@
 A reason is a Violation: where, what came, what was expected, what to do. Layers that break a rule alike are told once.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -68,25 +67,15 @@ def of_product(profile: str, broken: Broken) -> Violation:
 
 
 def merge(found: Sequence[Violation]) -> tuple[Violation, ...]:
-    """Say a rule once that many layers break, in the words of the first of them and with their number.
-
-    What came may name the layer; layers that differ in that alone are alike.
-    """
-    alike: dict[tuple[str, ...], list[Violation]] = {}
-    for violation in found:
-        alike.setdefault(_without_place(violation), []).append(violation)
-    return tuple(_told_once(violations) for violations in alike.values())
+    """Say a rule once that many layers break, with the first of them and their number."""
+    places: dict[tuple[str, str, str], dict[str, None]] = {}
+    for v in found:
+        places.setdefault((v.got, v.expected, v.remedy), {})[v.where] = None
+    return tuple(Violation(_counted(list(where)), *rule) for rule, where in places.items())
 
 
-def _without_place(violation: Violation) -> tuple[str, ...]:
-    own = re.compile(rf"(?<![\w.]){re.escape(violation.where)}(?!\w)")
-    return own.sub("", violation.got), violation.expected, violation.remedy
-
-
-def _told_once(alike: list[Violation]) -> Violation:
-    first, places = alike[0], dict.fromkeys(violation.where for violation in alike)
-    where = first.where if len(places) == 1 else f"{first.where} and {len(places) - 1} more"
-    return Violation(where, first.got, first.expected, first.remedy)
+def _counted(places: list[str]) -> str:
+    return places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
 
 
 def rejection_of(sentences: Sequence[str]) -> ConfigError:

@@ -119,7 +119,7 @@ def test_what_the_operator_lacks_keeps_its_name(model: str, name: str, shared_di
 def test_formats_are_asked_by_vllms_names() -> None:
     asked: list[str] = []
 
-    def format_of(prefix: str, experts: int = 1, gated: bool = True) -> ExpertsFormat:
+    def format_of(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
         asked.append(prefix)
         return format_named("fp8-block") if prefix.endswith(".experts") else BF16
 
