@@ -215,9 +215,25 @@ def test_the_engine_is_compared_too(change: dict[str, Any], words: str) -> None:
 
 
 def test_rows_that_a_layer_does_not_split_are_rejected() -> None:
-    """Tensor and data parallel at once: what no config says, the layer does."""
+    """Tensor and data parallel at once, and a family of which nobody knows: the layer says it."""
     said = refusal(carried(), live(sequence_parallel=False))
-    assert "rows replicated over the tensor-parallel ranks but not over the data-parallel ones" in said
+    assert "tensor-parallel ranks" in said
+    assert "rows" in said
+
+
+def test_a_layer_must_split_its_rows_where_its_family_does() -> None:
+    planned = carried(replace(FACTS, splits_rows="always"))
+    assert planned.plan_of(live()) is planned.plan.layers[0]
+    said = refusal(planned, live(sequence_parallel=False))
+    assert "rows split over tensor-parallel ranks: True in the plan, False in the running layer" in said
+
+
+def test_one_kind_of_parallelism_splits_no_rows() -> None:
+    """A family's word counts with both kinds only: vLLM splits nothing else (use_sequence_parallel_moe)."""
+    alone = replace(ENGINE, data_parallel=1)
+    planned = Carried(make_plan(alone, [replace(FACTS, splits_rows="always")], Options()), "Tiny", known=True)
+    running = LiveFacts(replace(alone, sequence_parallel=False), FACTS, whole=True, draft=False)
+    assert planned.plan_of(running) is planned.plan.layers[0]
 
 
 def test_a_layer_whose_sum_the_model_takes_itself_is_rejected() -> None:

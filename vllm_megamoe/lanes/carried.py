@@ -23,8 +23,8 @@ from vllm_megamoe.plan.read_config.reader import number_in
 
 logger = logging.getLogger(__name__)
 
-_NOT_DECIDING = {"name", "index", "model_hidden", "draft", "splits_rows"}
-"""Fields that name a layer or are shown and may be left at their defaults; how rows are split is compared apart."""
+_NOT_DECIDING = {"name", "index", "model_hidden", "draft"}
+"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults."""
 
 _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 """Fields that a layer shows only once vLLM has built the runner around it."""
@@ -32,8 +32,8 @@ _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 _SHOWN_BY_LAYER = {"skips_reduction"}
 """Facts of the model's code that no config.json has; the plan takes the layer's word."""
 
-_SHOWN_LATER = {"sequence_parallel"}
-"""Fields of the engine that only a layer knows for sure."""
+_ROWS = {"splits_rows", "sequence_parallel"}
+"""Whether rows are split over the tensor-parallel ranks: a family's word and the engine's, or a layer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +125,18 @@ class Carried:
         Raises:
             ConfigError: one is violated, or the plan would be another one.
         """
-        shown = {name: getattr(live.layer, name) for name in _SHOWN_BY_LAYER}
-        later = {name: getattr(live.engine, name) for name in _SHOWN_LATER}
-        facts, engine = replace(found.facts, **shown), replace(self.plan.engine, **later)
-        if (facts, engine) == (found.facts, self.plan.engine):
+        engine, facts = self.plan.engine, found.facts
+        if engine.splits_rows(facts) is None and _both(engine):
+            engine = replace(engine, sequence_parallel=live.engine.sequence_parallel)
+        if live.layer.skips_reduction:
+            facts = replace(facts, skips_reduction=True)
+        if (engine, facts) == (self.plan.engine, found.facts):
             return
-        again = plan_layer(engine, facts, self.plan.options)
-        if replace(again, facts=found.facts) != found:
+        again = replace(plan_layer(engine, facts, self.plan.options), facts=found.facts)
+        if again != found:
             raise ConfigError(
-                f"{live.layer.name}: with {shown | later}, as the running layer shows, the plan would be {again}; it "
-                f"was made as {found}; expected the same. Report this model."
+                f"{live.layer.name}: with what the running layer shows, the plan would be {again}; it was made as "
+                f"{found}; expected the same. Report this model."
             )
 
 
@@ -156,17 +158,21 @@ def _listed(said: list[str]) -> list[str]:
 
 def _differences(found: LayerPlan, engine: EngineFacts, live: LiveFacts) -> Iterator[str]:
     """What differs, as `field = planned in the plan, running in the running layer`."""
-    skipped = _NOT_DECIDING | _SHOWN_BY_LAYER | (set() if live.whole else _SHOWN_BY_RUNNER)
+    skipped = _NOT_DECIDING | _SHOWN_BY_LAYER | _ROWS | (set() if live.whole else _SHOWN_BY_RUNNER)
     yield from _unequal("", found.facts, live.layer, skipped)
     if not live.whole:
         # What a runner multiplies onto the output, the layer within it does not know of.
         expected = 1.0 if found.facts.scale_on_output else found.facts.routed_scaling_factor
         yield from _unlike("routed_scaling_factor", expected, live.layer.routed_scaling_factor)
-    yield from _unequal("", engine, live.engine, _SHOWN_LATER)
-    planned, running = engine.splits_rows(found.facts), live.engine.sequence_parallel
-    # Only tensor and data parallelism together make vLLM split rows; a layer says so of itself in no other layout.
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and None not in (planned, running):
-        yield from _unlike("rows split over the tensor-parallel ranks", planned, running)
+    yield from _unequal("", engine, live.engine, _ROWS)
+    splits = engine.splits_rows(found.facts)
+    if splits is not None and _both(engine):
+        yield from _unlike("rows split over tensor-parallel ranks", splits, live.engine.sequence_parallel)
+
+
+def _both(engine: EngineFacts) -> bool:
+    """Tensor and data parallelism at once: only then a layer may split its rows."""
+    return engine.tensor_parallel > 1 and engine.data_parallel > 1
 
 
 def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 An error in the process that the user started ends it through `sys.excepthook`, which prints our message in place of the
 traceback. One in an engine core or a worker is known to the user's process only as "see above"; such a process logs it
-through vLLM's loggers, where we take it down in a folder that the user's process reads out when it ends.
+through vLLM's loggers, where we take it down in a folder that the user's process has named and reads out when it ends.
 
 VLLM_LOGGING_LEVEL=DEBUG keeps every traceback.
 """
@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -40,10 +41,10 @@ def install() -> None:
 
 
 def listen() -> None:
-    """Make the folder for the children's notes, in the user's process and before it starts them."""
+    """Name the folder for the children's notes, in the user's process and before it starts them."""
     if multiprocessing.parent_process() is not None or _folder() is not None:
         return
-    os.environ[_NOTES] = tempfile.mkdtemp(prefix="vllm-megamoe-", suffix=f"-{os.getpid()}")
+    os.environ[_NOTES] = str(Path(tempfile.gettempdir()) / f"vllm-megamoe-{uuid.uuid4().hex}-{os.getpid()}")
     atexit.register(read_out)
 
 
@@ -53,6 +54,8 @@ def read_out() -> None:
     if folder is None:
         return
     del os.environ[_NOTES]
+    if not folder.is_dir():
+        return
     notes = [path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())]
     shutil.rmtree(folder)
     for note in dict.fromkeys(notes):
@@ -63,7 +66,7 @@ def _folder() -> Path | None:
     """The folder of this process's engine: for a process of the user's own, one that bears its number."""
     name = os.environ.get(_NOTES, "")
     inherited = multiprocessing.parent_process() is None and not name.endswith(f"-{os.getpid()}")
-    return None if inherited or not os.path.isdir(name) else Path(name)
+    return None if inherited or not name else Path(name)
 
 
 def ours(error: BaseException | None) -> MegaMoeError | None:
@@ -101,6 +104,7 @@ class _TakeDown(logging.Handler):
         folder = _folder()
         if error is None or folder is None:
             return
+        folder.mkdir(mode=0o700, exist_ok=True)
         note = folder / f"{os.getpid()}.txt"
         if not note.exists():
             note.write_text(str(error), encoding="utf-8")
