@@ -87,8 +87,8 @@ def _nvfp4(w: F64) -> F64:
     """e2m1 with an e4m3 scale per 16 and a float32 for the tensor."""
     top = float(np.float32(np.abs(w).max() / (6 * 448)))
     parts = w.reshape(len(w), -1, 16)
-    wanted = np.abs(parts).max(axis=2, keepdims=True) / 6 / top
-    scale = np.clip(wanted, 2.0**-9, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * top
+    exact = np.abs(parts).max(axis=2, keepdims=True) / 6 / top
+    scale = np.clip(exact, 2.0**-9, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * top
     codes = np.clip(parts / scale, -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float64)
     return (codes * scale).reshape(w.shape)
 

@@ -4,6 +4,10 @@ What a loader must say of each stands in Malformed; the later tests of the loade
 """
 
 import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from formats.generate.recipes import RECIPES
 from formats.generate.surgery import Place, header_of
 from formats.readings.layer import read_layer
 from formats.readings.store import Store
+from numpy.typing import NDArray
 
 FAULTS: dict[str, Fault] = {**FILE_FAULTS, **TENSOR_FAULTS, **DESCRIPTION_FAULTS}
 HOSTS = (
@@ -25,7 +30,7 @@ HOSTS = (
 """One recipe of each kind of file."""
 
 
-def _numbers(checkpoint: Checkpoint) -> list[np.ndarray]:
+def _numbers(checkpoint: Checkpoint) -> list[NDArray[np.float64]]:
     store = Store.open(checkpoint.folder)
     return [
         projection.values
@@ -35,25 +40,39 @@ def _numbers(checkpoint: Checkpoint) -> list[np.ndarray]:
     ]
 
 
+Hosts = Callable[[str], tuple[Checkpoint, list[NDArray[np.float64]]]]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    """host -> its checkpoint, untouched, and the numbers in it; written once."""
+    root = tmp_path_factory.mktemp("hosts")
+
+    @cache
+    def make(host: str) -> tuple[Checkpoint, list[NDArray[np.float64]]]:
+        checkpoint = generate(RECIPES[host], root / host, fill="noise")
+        return checkpoint, _numbers(checkpoint)
+
+    return make
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one(tmp_path: Path, fault: str) -> None:
-    hosts = 0
-    for host in HOSTS:
-        checkpoint = generate(RECIPES[host], tmp_path / host, fill="noise")
-        before = _files(checkpoint.folder)
-        good = _numbers(checkpoint)
+def test_a_fault_is_one(tmp_path: Path, hosts: Hosts, fault: str) -> None:
+    hit = [host for host in HOSTS if FAULTS[fault].applies(Place.of(hosts(host)[0]))]
+    assert hit, "no checkpoint can have this fault"
+    for host in hit:
+        whole, good = hosts(host)
+        shutil.copytree(whole.folder, tmp_path / host)
+        checkpoint = replace(whole, folder=tmp_path / host)
         planted = plant(FAULTS[fault], checkpoint)
-        if planted is None:
-            continue
-        hosts += 1
-        assert _files(checkpoint.folder) != before
+        assert planted is not None
         assert planted.what
+        assert _files(checkpoint.folder) != _files(whole.folder)
         noticed = _notices(checkpoint, good)
         assert FAULTS[fault].visible in (None, noticed), f"{host}: {planted}"
-    assert hosts, "no checkpoint can have this fault"
 
 
-def _notices(checkpoint: Checkpoint, good: list[np.ndarray]) -> bool:
+def _notices(checkpoint: Checkpoint, good: list[NDArray[np.float64]]) -> bool:
     try:
         with np.errstate(invalid="ignore"):
             found = _numbers(checkpoint)
@@ -67,8 +86,8 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_the_place_of_a_fault_is_in_the_file(tmp_path: Path, host: str) -> None:
-    place = Place.of(generate(RECIPES[host], tmp_path / host, fill="noise"))
+def test_the_place_of_a_fault_is_in_the_file(hosts: Hosts, host: str) -> None:
+    place = Place.of(hosts(host)[0])
     assert place.weight in header_of(place.file_of(place.weight))
     assert place.scale is None or place.scale in header_of(place.file_of(place.scale))
     assert (place.scale is None) == host.startswith("bf16")
