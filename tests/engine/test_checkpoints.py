@@ -60,8 +60,8 @@ def test_every_row_is_counted_by_the_rank_that_holds_its_expert(requantised: lis
 LIMIT = 2.0**-6
 """Largest error of all rows together, in parts of their size; of one row or one channel alone, four times that.
 
-Expected is the formula without the roundings between its steps. What the twin rounds and the formula does not: both sums
-to float16, at random 2^-11 / sqrt(3) = 0.0003 of a value, and rows to bfloat16 twice, 0.0011 each. The first moves
+Expected is the formula without the roundings between its steps. What the twin rounds and the formula does not: both
+sums to float16, at random 2^-11 / sqrt(3) = 0.0003 of a value, and rows to bfloat16 twice, 0.0011 each. The first moves
 activations by d = 0.0003 of their size, silu by up to twice that, so some land on the neighbouring code: a code flips
 with probability d / step, an error of one step, together sqrt(d * step). A step is 1/127 of the row's largest
 activation, which is at most sqrt(1024) = 32 times the row's size: step < 0.25, so sqrt(0.0006 * 0.25) = 0.0123. In all
