@@ -58,15 +58,15 @@ def test_every_row_is_counted_by_the_rank_that_holds_its_expert(requantised: lis
 
 
 LIMIT = 2.0**-6
-"""Largest error of a row, or of a channel over all rows, in parts of its size; expected is the formula without the
-roundings between its steps.
+"""Largest error of all rows together, in parts of their size; of one row or one channel alone, four times that.
 
-What the twin rounds and the formula does not: both sums to float16, at random 2^-11 / sqrt(3) = 0.0003 of a value, and
-rows to bfloat16 twice, 0.0011 each. The first moves activations by d = 0.0003 of their size, silu by up to twice that,
-so some land on the neighbouring code: a code flips with probability d / step, an error of one step, together
-sqrt(d * step). A step is 1/127 of the row's largest activation, which is below 16 times its size: step < 0.126, so
-sqrt(0.0006 * 0.126) = 0.0087. In all sqrt(0.0087^2 + 2 * 0.0003^2 + 2 * 0.0011^2) = 0.0089; 2^-6 = 0.0156 leaves a
-factor for rows and channels that are off more than the mean. An output less by a tenth is 0.1.
+Expected is the formula without the roundings between its steps. What the twin rounds and the formula does not: both
+sums to float16, at random 2^-11 / sqrt(3) = 0.0003 of a value, and rows to bfloat16 twice, 0.0011 each. The first moves
+activations by d = 0.0003 of their size, silu by up to twice that, so some land on the neighbouring code: a code flips
+with probability d / step, an error of one step, together sqrt(d * step). A step is 1/127 of the row's largest
+activation, which is at most sqrt(1024) = 32 times the row's size: step < 0.25, so sqrt(0.0006 * 0.25) = 0.0123. In all
+sqrt(0.0123^2 + 2 * 0.0003^2 + 2 * 0.0011^2) = 0.0124. An output less by a tenth is 0.1, an expert or a scale in the
+wrong place 1.
 """
 
 
@@ -74,21 +74,25 @@ def test_requantised_rows_are_the_formula(checkpoint: str, requantised: list[lis
     """On both ranks, at every layer: the layer's own inputs through the document's formula give its rows."""
     for rank, (rows, _, _) in enumerate(requantised):
         for layer, one in enumerate(rows):
-            worst = largest_error(expected_rows(checkpoint, layer, one), one.y)
-            assert worst < LIMIT, f"rank {rank}, layer {layer}: {worst:.4f}"
+            whole, worst = errors(expected_rows(checkpoint, layer, one), one.y)
+            assert whole < LIMIT, f"rank {rank}, layer {layer}: {whole:.4f}"
+            assert worst < 4 * LIMIT, f"rank {rank}, layer {layer}: {worst:.4f}"
 
 
 def test_a_tenth_less_is_seen(checkpoint: str, requantised: list[list[Any]]) -> None:
     """Negative control."""
     for _, _, rows in requantised:
         for layer, one in enumerate(rows):
-            assert largest_error(expected_rows(checkpoint, layer, one), one.y) > LIMIT
+            whole, worst = errors(expected_rows(checkpoint, layer, one), one.y)
+            assert whole > LIMIT
+            assert worst > 4 * LIMIT
 
 
-def largest_error(expected: Tensor, found: Tensor) -> float:
-    """The worst row's and channel's error, in parts of its size."""
+def errors(expected: Tensor, found: Tensor) -> tuple[float, float]:
+    """The error of all rows together, and of the worst row or channel; the checkpoint's first channels are zeros."""
     error = found.double() - expected
-    return max(float((error.norm(dim=d) / expected.norm(dim=d)).max()) for d in (0, 1))
+    by_line = [float((error.norm(dim=d) / expected.norm(dim=d).clamp(min=2.0**-40)).max()) for d in (0, 1)]
+    return float(error.norm() / expected.norm()), max(by_line)
 
 
 def expected_rows(checkpoint: str, layer: int, one: Seen) -> Tensor:
@@ -109,5 +113,5 @@ def expected_rows(checkpoint: str, layer: int, one: Seen) -> Tensor:
 
 def int8_rows(values: Tensor) -> Tensor:
     """[rows, K] as symmetric int8 with a scale per row gives them back: s = amax / 127, round(v / s) * s."""
-    scale = values.abs().amax(dim=1, keepdim=True) / 127
+    scale = values.abs().amax(dim=1, keepdim=True).clamp(min=2.0**-40) / 127
     return (values / scale).round() * scale

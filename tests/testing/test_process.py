@@ -41,6 +41,17 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path, grace_s: float) -> Non
     assert process.exit_code() is not None
 
 
+def test_its_shared_memory_goes_with_it(tmp_path: Path) -> None:
+    """A block that its maker, ended by a signal, had no time to remove."""
+    code = "import mmap, os, time; f = os.open('/dev/shm/' + os.environ['BLOCK'], os.O_CREAT | os.O_RDWR); "
+    code += "os.truncate(f, 4096); m = mmap.mmap(f, 4096); print('mapped', flush=True); time.sleep(600)"
+    block = Path("/dev/shm") / f"test_process {os.getpid()} {tmp_path.name}"
+    with start(tmp_path, code, BLOCK=block.name) as process:
+        wait_for(process.log, "mapped")
+        assert block.exists()
+    assert not block.exists()
+
+
 def test_a_context_that_raises_ends_it_too(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="planted"), start(tmp_path, CHILD) as process:
         raise ValueError("planted")

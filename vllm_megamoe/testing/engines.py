@@ -131,7 +131,7 @@ class EngineRanks(Ranks):
             code = f"from vllm_megamoe.testing.engines import live; live({rank}, {theirs.fileno()})"
             log = self._folder / f"rank{rank}of{self.size}.log"
             self._processes.append(
-                OwnProcess([sys.executable, "-c", code], log, self._variables(rank), pass_fds=[theirs.fileno()])
+                OwnProcess([sys.executable, "-P", "-c", code], log, self._variables(rank), pass_fds=[theirs.fileno()])
             )
             theirs.close()
             pipes.append(ours)
