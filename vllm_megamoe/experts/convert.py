@@ -102,7 +102,7 @@ def transform_weights_for_mega_moe(
         buffer = get_symm_buffer_for_mega_moe(group, num_experts, tokens, topk, **operands.buffer_arguments())
         y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, sym_buffer=buffer, **operands.arguments())
 
-    The given weights are left as they are. Every use case but a16w16 rounds them (`experts.kinds`); experts that are
+    The given weights are left as they are. Every use case but a16w16 rounds them; experts that are
     quantised already go through `experts.convert.convert`, exactly.
 
     Args:
