@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from vllm_megamoe.profiles.limits import TABLE, Cell, Limits, Numbers
+from vllm_megamoe.profiles.profile import REVISIONS
 from vllm_megamoe.profiles.rules import RULES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "limits.md"
@@ -27,7 +28,6 @@ ROWS = {
     "intermediate": "intermediate_hidden (I, after the activation)",
     "topk": "num_topk",
     "created_topk": "num_topk, at creation",
-    "max_topk": "num_topk at most",
     "max_tokens": "num_max_tokens_per_rank at most",
     "max_experts": "num_experts at most",
     "created_experts": "num_experts, at creation",
@@ -48,6 +48,7 @@ ROWS = {
     "topk_weights_types": "topk_weights_type",
     "combine_comm_modes": "combine_comm_mode",
     "max_shared_experts": "shared experts at most",
+    "shared_use_cases": "use cases of shared experts",
     "mixed_shared": "shared experts of another type",
     "many_buffers": "several buffers on one communicator",
 }
@@ -62,8 +63,8 @@ WORDS: dict[str, dict[object, str]] = {
 }
 
 INTRODUCTION = (
-    "A profile names a product and an operator revision: 9.1 is CANN 9.1.0, 9.2 the operator source of 2026-08 and",
-    "later. `VLLM_MEGAMOE_PROFILE=a3@9.1`, or `profile` in the options, brings its limits into force; without one",
+    f"A profile names a product and an operator revision: {REVISIONS}.",
+    "`VLLM_MEGAMOE_PROFILE=a3@9.1`, or `profile` in the options, brings its limits into force; without one",
     "the CPU twin takes all that the documents describe. Where a document and the code differ, the stricter counts",
     "and both are cited. What the device silently gets wrong is rejected too; the message says what it would do.",
 )
@@ -137,7 +138,7 @@ def shown(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{kind[1]} behind {kind[0] or 'BF16'}: {_formats(found)}" for kind, found in value.items())
     if isinstance(value, Iterable):
-        return ", ".join(sorted(_item(item) for item in value))
+        return ", ".join(sorted(_item(item) for item in value)) or "none"
     raise TypeError(f"{name}: no words for a {type(value).__name__}")
 
 

@@ -1,10 +1,14 @@
 """Write docs/models.md: what the plan says about published models, and how each family is proven.
 
-python -m tools.write_models
+python -m tools.write_models [--add]
 
-It reads the config files in ../shared/model_configs (or where VLLM_MEGAMOE_SHARED says) and tests/families/proven.json.
+The models are those of tools/models.json, each with the digest of its config files, which lie in
+../shared/model_configs (or where VLLM_MEGAMOE_SHARED says). A file there that is not in the list is left alone; `--add`
+puts all of them into it. How families are proven comes from tests/families/proven.json.
 """
 
+import argparse
+import hashlib
 import json
 import os
 import sys
@@ -12,13 +16,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.cli.model import Model, read_facts, read_model
+from vllm_megamoe.cli.model import ModelFiles, read_facts, read_files
 from vllm_megamoe.cli.report.make import make_report
 from vllm_megamoe.cli.report.schema import GroupReport, PlanReport
 from vllm_megamoe.cli.request import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
+MODELS = ROOT / "tools" / "models.json"
 PROVEN = ROOT / "tests" / "families" / "proven.json"
 PROFILES = ("a3@9.1", "a3@9.2", "950@9.1", "950@9.2")
 SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
@@ -64,9 +69,9 @@ def configs_folder() -> Path:
 def page(configs: Path, proven: Path = PROVEN) -> str:
     """The page's text."""
     rows = json.loads(proven.read_text(encoding="utf-8"))
-    models = [read_facts(read_model(str(file))) for file in sorted(configs.glob("*_config.json")) if _is_model(file)]
-    with_experts = [model for model in models if model.layers]
-    dense = [model.name for model in models if not model.layers]
+    models = [read_files(str(file)) for file in listed(configs)]
+    with_experts = [model for model in models if read_facts(model).layers]
+    dense = [model.name for model in models if not read_facts(model).layers]
     parts = [_HEAD, *_lines(_proofs(rows)), _TABLE.rstrip("\n"), ""]
     parts += _lines(_models(with_experts, rows))
     if dense:
@@ -75,8 +80,41 @@ def page(configs: Path, proven: Path = PROVEN) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _is_model(file: Path) -> bool:
-    return not file.name.endswith("_hf_quant_config.json")
+def listed(configs: Path) -> list[Path]:
+    """The config of every model of the list, which must be as it was listed.
+
+    Raises:
+        ValueError: a file is absent or another one than the list's.
+    """
+    files = {name: configs / f"{name}_config.json" for name in listed_digests()}
+    absent = [name for name, file in files.items() if not file.is_file()]
+    other = [name for name, digest in listed_digests().items() if name not in absent and _digest(files[name]) != digest]
+    if absent or other:
+        raise ValueError(
+            f"{configs}: no file of {absent}, another file of {other}; expected those of {MODELS.name}. Put them back, "
+            "or list what is there with `python -m tools.write_models --add`."
+        )
+    return list(files.values())
+
+
+def listed_digests() -> dict[str, str]:
+    """Name of a model's file, without its ending, and digest of its config files."""
+    found: dict[str, str] = json.loads(MODELS.read_text(encoding="utf-8"))
+    return found
+
+
+def _digest(config: Path) -> str:
+    """Of config.json and the description of a quantisation beside it."""
+    beside = config.with_name(config.name.replace("_config.json", "_hf_quant_config.json"))
+    content = b"".join(file.read_bytes() for file in (config, beside) if file.is_file())
+    return hashlib.sha256(content).hexdigest()
+
+
+def add_all(configs: Path) -> None:
+    """Put every model of the folder into the list; one that is there with another digest gets the new one."""
+    models = [file for file in configs.glob("*_config.json") if not file.name.endswith("_hf_quant_config.json")]
+    found = {file.name.removesuffix("_config.json"): _digest(file) for file in models}
+    MODELS.write_text(json.dumps(listed_digests() | found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _lines(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
@@ -96,18 +134,18 @@ def _proofs(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         yield row["family"], row["proof"], shared, layouts, target, link
 
 
-def _models(models: list[Model], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _models(models: list[ModelFiles], rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     proof = {architecture: row["proof"] for row in reversed(rows) for architecture in row["architectures"]}
     yield *_COLUMNS, *PROFILES
-    for model in models:
+    for files in models:
         request = [Request({"profile": name, "requant": "allow"}) for name in ("none", *PROFILES)]
-        alone, *products = [make_report(model, each)[0] for each in request]
-        served = model.without_drafts()
-        facts = served.layers[0]
+        alone, *products = [make_report(files, each)[0] for each in request]
+        model = read_facts(files)
+        facts = model.layers[0]
         yield (
             model.name,
-            proof.get(model.architecture, "-"),
-            ", ".join(f.label if f.loads else f"({f.label})" for f in served.formats),
+            proof.get(model.facts.architecture, "-"),
+            ", ".join(f.label if f.loads else f"({f.label})" for f in model.formats),
             ", ".join(g.layers if len(g.layers) < 20 else f"{g.count} of them" for g in alone.groups),
             f"{facts.num_experts}, {facts.topk}",
             f"{facts.hidden}, {facts.intermediate_hidden}",
@@ -135,14 +173,18 @@ def _each(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Write the page; where the config files are absent, say so and leave it as it is."""
-    configs = configs_folder()
+    parser = argparse.ArgumentParser(prog="python -m tools.write_models", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--add", action="store_true", help="list every model of the folder first")
+    asked, configs = parser.parse_args(arguments), configs_folder()
     if not configs.is_dir():
         print(
             f"docs/models.md: not written, there is no folder {configs}; put ../shared there or set {SHARED_VARIABLE}"
         )
         return 0
+    if asked.add:
+        add_all(configs)
     PAGE.write_text(page(configs), encoding="utf-8")
     return 0
 

@@ -1,4 +1,8 @@
-"""Format ids and dtype codes as the device numbers them; `layout.dtypes` has the spellings that callers use."""
+"""Formats and element types as the device numbers them: the owner of every such number and name, without torch.
+
+Others derive: the use-case table, the limits and the plan by `AclDtype.name` and `.code`, `layout.dtypes` adds the
+spellings that callers use (torch dtypes and torch's own numbers).
+"""
 
 from enum import IntEnum
 
@@ -68,3 +72,17 @@ class AclDtype(IntEnum):
     def code(self) -> int:
         """The number as dtype arguments of the operator carry it: ACL's own + 256 (csrc GetAclDataType)."""
         return int(self) + CODE_OFFSET
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return _BITS.get(self, 8)
+
+
+_BITS = {
+    AclDtype.FLOAT: 32,
+    AclDtype.FLOAT16: 16,
+    AclDtype.BF16: 16,
+    AclDtype.INT4: 4,
+    AclDtype.FLOAT4_E2M1: 4,
+}

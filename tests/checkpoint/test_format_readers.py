@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
+from vllm_megamoe.checkpoint.formats import BF16, Known, Mixed
 from vllm_megamoe.checkpoint.recognise import formats_of
 
 EXPERTS, SHARED = "model.layers.3.mlp.experts", "model.layers.3.mlp.shared_experts"
 
 
 def found(section: dict[str, Any], prefix: str = EXPERTS) -> str:
-    return formats_of({"num_hidden_layers": 8, "quantization_config": section})(prefix)
+    return str(formats_of({"num_hidden_layers": 8, "quantization_config": section})(prefix, 4))
 
 
 def tensors(weights: dict[str, Any], acts: bool = True, **more: Any) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def test_gate_and_down_in_different_ways_are_told() -> None:
         "b": {"targets": ["re:.*(gate|up)_proj"], "weights": {"num_bits": 4, "type": "int"}, "input_activations": {}},
     }
     said = found({"quant_method": "compressed-tensors", "config_groups": groups})
-    assert said == "compressed-tensors-w4a8 and compressed-tensors-w8a8, each for a part of the experts"
+    assert said == "mixed: compressed-tensors-w4a8 (0.gate_proj), compressed-tensors-w8a8 (0.down_proj)"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +122,11 @@ def test_msmodelslim_packings(version: str | None, second: bool, expected: str) 
     if second:
         described |= {key.replace(".weight", ".weight_scale_second"): "W4A8_DYNAMIC" for key in described}
     file = {"quant_model_description.json": {**described, **({"version": version} if version else {})}}
-    assert formats_of({}, file)(EXPERTS) == expected
+    assert formats_of({}, file)(EXPERTS, 2) == Known(expected)
 
 
 def test_msmodelslim_asks_every_expert() -> None:
     described = {f"{EXPERTS}.{e}.{p}_proj.weight": "W8A8_DYNAMIC" for e in range(4) for p in ("gate", "up", "down")}
     described[f"{EXPERTS}.2.up_proj.weight"] = "FLOAT"
-    said = formats_of({}, {"quant_model_description.json": described})(EXPERTS)
-    assert said.startswith("msmodelslim-w8a8-dynamic for some of the experts")
+    said = formats_of({}, {"quant_model_description.json": described})(EXPERTS, 4)
+    assert said == Mixed(((Known("msmodelslim-w8a8-dynamic"), "0.gate_proj"), (BF16, "2.up_proj")))

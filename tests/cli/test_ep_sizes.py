@@ -5,7 +5,7 @@ import pytest
 from vllm_megamoe.cli.report.groups import legal_ep_sizes, usual_size
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import find_violations
+from vllm_megamoe.plan.plan import draft_plan, violations_of
 from vllm_megamoe.profiles.profile import PROFILE_NAMES, find_profile
 
 
@@ -19,10 +19,12 @@ def test_legal_sizes_are_those_without_a_violation(name: str, experts: int) -> N
     legal = [
         size
         for size in tried
-        if not find_violations(
-            EngineFacts("bfloat16", data_parallel=size, expert_parallel=size > 1, max_num_batched_tokens=8),
-            [layer],
-            options,
+        if not violations_of(
+            draft_plan(
+                EngineFacts("bfloat16", data_parallel=size, expert_parallel=size > 1, max_num_batched_tokens=8),
+                [layer],
+                options,
+            )
         )
     ]
     assert list(legal_ep_sizes([layer], find_profile(name))) == legal

@@ -67,7 +67,10 @@ def test_a_dense_model_is_answered(tmp_path: Path) -> None:
     assert found["moe_layers"] == 0
     assert found["groups"] == []
     assert found["command"] is None
-    assert "no MoE layer" in run("plan", str(tmp_path)).stdout
+    assert "No experts under names known here" in run("plan", str(tmp_path)).stdout
+    assert "Qwen3ForCausalLM stands in no table" in found["notes"][0]
+    write_model(tmp_path, dense | {"architectures": ["Qwen3NextForCausalLM"], "num_experts": 0})
+    assert "This model has no MoE layer" in run("plan", str(tmp_path)).stdout
 
 
 def test_missing_and_unreadable_input(tmp_path: Path) -> None:
@@ -98,10 +101,10 @@ def test_missing_and_unreadable_input(tmp_path: Path) -> None:
         ({"num_experts_per_tok": -1}, "topk of model.layers.0"),
         ({"num_hidden_layers": 2**40}, "1099511627776 decoder layers"),
         ({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": 3}}, "modules_to_not_convert = 3"),
-        ({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": 3}}, "3 within config_groups"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": 3}}, "config_groups = 3"),
         (
             {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": "x"}}}},
-            "'x' within config_groups",
+            "config.json: quantization_config.config_groups.g.weights = 'x'",
         ),
     ],
 )

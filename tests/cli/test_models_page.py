@@ -19,6 +19,34 @@ def test_says_that_the_configs_are_absent_and_keeps_the_page(
     kept.write_text("as it was")
     monkeypatch.setattr(write_models, "PAGE", kept)
     monkeypatch.setenv("VLLM_MEGAMOE_SHARED", str(tmp_path / "absent"))
-    assert write_models.main() == 0
+    assert write_models.main([]) == 0
     assert "not written" in capsys.readouterr().out
     assert kept.read_text() == "as it was"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one dense model, which is all of the list."""
+    (tmp_path / "org--dense_config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    (tmp_path / "models.json").write_text("{}")
+    monkeypatch.setattr(write_models, "MODELS", tmp_path / "models.json")
+    write_models.add_all(tmp_path)
+    return tmp_path
+
+
+def test_a_config_that_is_not_listed_changes_nothing(folder: Path) -> None:
+    page = write_models.page(folder)
+    assert "org/dense." in page
+    (folder / "org--new_config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    assert write_models.page(folder) == page
+    write_models.add_all(folder)
+    assert "org/dense, org/new." in write_models.page(folder)
+
+
+def test_a_listed_config_that_is_another_one_is_named(folder: Path) -> None:
+    (folder / "org--dense_hf_quant_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"no file of \[\], another file of \['org--dense'\]"):
+        write_models.page(folder)
+    (folder / "org--dense_config.json").unlink()
+    with pytest.raises(ValueError, match=r"no file of \['org--dense'\]"):
+        write_models.page(folder)

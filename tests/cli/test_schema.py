@@ -10,6 +10,7 @@ TOP = {
     "schema_version",
     "model",
     "architecture",
+    "in_vllm",
     "num_layers",
     "moe_layers",
     "drafts_left_out",

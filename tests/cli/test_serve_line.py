@@ -1,14 +1,21 @@
 """Command lines as people write them: taken apart, and written again so that a shell reads the same words."""
 
+import importlib.metadata
+import importlib.util
+import re
 import shlex
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
+from vllm_megamoe.cli.serve_line import flags
+from vllm_megamoe.cli.serve_line.engine import override, read_engine, read_speculation, speculation_settings
 from vllm_megamoe.cli.serve_line.line import ServeLine, make_flag, put, without, write_line
 from vllm_megamoe.cli.serve_line.read import read_line
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.model import DraftModel
 
 
 def engine_of(text: str) -> EngineFacts:
@@ -81,21 +88,119 @@ def test_the_model_wherever_it_stands(text: str) -> None:
     assert again == found
 
 
-def test_options_in_json_and_with_dots() -> None:
-    found = read_line(
-        """vllm serve m --additional-config '{"enable_fused_mc2": 1, "megamoe": {"profile": "a3@9.1"}}' """
-        "--additional-config.megamoe.use_case=a8w8-int --additional-config.megamoe.max_recv_token_num 0"
-    )
-    assert found.additional_config() == {
-        "enable_fused_mc2": 1,
-        "megamoe": {"profile": "a3@9.1", "use_case": "a8w8-int", "max_recv_token_num": 0},
+JSON = """--additional-config '{"enable_fused_mc2": 1, "megamoe": {"profile": "a3@9.1"}}'"""
+DOTS = "--additional-config.megamoe.use_case=a8w8-int --additional-config.megamoe.max_recv_token_num 0"
+
+
+def test_options_in_json_or_with_dots() -> None:
+    in_json = read_line(f"vllm serve m {JSON}").additional_config()
+    assert in_json == {"enable_fused_mc2": 1, "megamoe": {"profile": "a3@9.1"}}
+    dotted = {"megamoe": {"use_case": "a8w8-int", "max_recv_token_num": 0}}
+    assert read_line(f"vllm serve m {DOTS}").additional_config() == dotted
+    # vLLM 0.32's parser puts the dotted forms behind everything else, and the last one counts.
+    assert read_line(f"vllm serve m {DOTS} {JSON}").additional_config() == dotted
+    assert read_line("vllm serve m --hf-overrides.architectures+ A,B").json("hf-overrides") == {
+        "architectures": ["A", "B"]
     }
 
 
-def test_speculation_in_every_spelling() -> None:
-    assert not speculates(read_line("vllm serve m"))
-    for flag in ("--speculative-config '{}'", "-sc.method=mtp", "--speculative_config.method mtp", "--spec-method mtp"):
-        assert speculates(read_line(f"vllm serve m {flag}"))
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ("", None),
+        ("--speculative-config '{}'", {}),
+        ("-sc.method=mtp", {"method": "mtp"}),
+        ("--speculative_config.method mtp", {"method": "mtp"}),
+        ("--spec-method mtp --spec-tokens 2", {"method": "mtp", "num_speculative_tokens": "2"}),
+        ("--spec-model ./draft", {"model": "./draft"}),
+        ("-sc.method eagle3 --spec-model x", {"method": "eagle3", "model": "x"}),
+    ],
+)
+def test_speculation_in_every_spelling(flags: str, settings: dict[str, Any] | None) -> None:
+    assert speculation_settings(read_line(f"vllm serve m {flags}")) == settings
+
+
+def test_a_setting_of_speculation_in_two_forms_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="--spec-method beside --speculative-config with 'method'"):
+        speculation_settings(read_line("vllm serve m -sc.method mtp --spec-method ngram"))
+
+
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
+DEEPSEEK = {"architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "method", "own"),
+    [
+        # vLLM 0.32, SpeculativeConfig.__post_init__: what each of them becomes, and whether the target's layers load.
+        ({"method": "mtp"}, None, "mtp", True),
+        ({"method": "deepseek_mtp"}, None, "mtp", True),
+        ({"method": "dspark"}, None, "dspark", True),
+        ({"method": "ngram"}, None, "ngram", False),
+        ({"method": "[ngram]"}, None, "ngram", False),
+        ({"model": "ngram"}, None, "ngram", False),
+        ({"method": "ngram_gpu"}, None, "ngram_gpu", False),
+        ({"method": "suffix"}, None, "suffix", False),
+        ({"model": "my.Proposer"}, None, "custom_class", False),
+        ({"method": "mtp", "model": "d"}, DEEPSEEK, "mtp", False),
+        ({"model": "d"}, DEEPSEEK, "mtp", False),
+        ({"model": "d"}, LLAMA, "draft_model", False),
+        ({"model": "org/eagle3-llama"}, LLAMA, "eagle3", False),
+        ({"method": "eagle3", "model": "d"}, LLAMA, "eagle3", False),
+        ({"method": "medusa", "model": "d"}, LLAMA, "medusa", False),
+    ],
+)
+def test_what_speculation_loads(settings: Any, config: Any, method: str, own: bool) -> None:
+    found = read_speculation(settings, lambda name: DraftModel(name, config, {}) if config else None)
+    assert (found.method, found.loads_own_layers) == (method, own)
+    assert (found.draft is not None) is (config is not None)
+
+
+def test_overrides_change_a_section_and_replace_all_else() -> None:
+    config = {
+        "hidden_size": 1,
+        "text_config": {"a": 1, "b": 2},
+        "rope_scaling": {"x": 1},
+        "compression_config": {"q": 1},
+    }
+    changes = {"hidden_size": 2, "text_config": {"b": 3}, "rope_scaling": {"y": 1}, "compression_config": {}, "new": 4}
+    assert override(config, changes) == {
+        "hidden_size": 2,
+        "text_config": {"a": 1, "b": 3},
+        "rope_scaling": {"y": 1},
+        "compression_config": {},
+        "new": 4,
+    }
+
+
+def test_flags_are_understood_as_vllms_parser_does() -> None:
+    # A unique beginning is the flag; -O3 is a level; and a misspelt one is named with what was meant.
+    found = read_line("vllm serve m --tensor-parallel 4 -O3 -O=2 --enable-expert-par")
+    assert [flag.name for flag in found.flags] == [
+        "tensor-parallel-size", "optimization-level", "optimization-level", "enable-expert-parallel",
+    ]  # fmt: skip
+    assert found.number("tensor-parallel-size", 1) == 4
+    for text, words in (
+        ("--tensor-paralel-size 2", "did you mean --tensor-parallel-size"),
+        ("--enable-expert-paralell", "did you mean --enable-expert-parallel"),
+        ("--hf-overides.x 1", "did you mean --hf-overrides"),
+        ("--max-num 3", "could mean"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            read_line(f"vllm serve m {text}")
+
+
+def test_the_flags_are_those_of_the_installed_vllm() -> None:
+    """The table says the same as the parser's own source of engine flags, for the release that is installed."""
+    installed = importlib.util.find_spec("vllm")
+    assert installed is not None
+    assert installed.origin is not None
+    version = importlib.metadata.version("vllm").split("+")[0]
+    assert version in flags.releases()
+    source = (Path(installed.origin).parent / "engine" / "arg_utils.py").read_text()
+    written = set(re.findall(r'add_argument\(\s*"--([a-z0-9-]+)"', source))
+    assert len(written) > 150
+    assert written - {"async-engine-args"} <= {name for name in written if flags.is_known(name)}
 
 
 def read_all(text: str) -> None:
@@ -120,7 +225,7 @@ def read_all(text: str) -> None:
         ("vllm serve m -dp 0", "data-parallel-size '0'"),
         ("vllm serve m --additional-config {megamoe:", "not JSON"),
         ("vllm serve m --additional-config [1]", "expected a JSON object"),
-        ("vllm serve m --additional-config '{\"megamoe\": 1}' --additional-config.megamoe.profile none", "megamoe"),
+        ("vllm serve m --additional-config.megamoe 1 --additional-config.megamoe.profile none", "megamoe"),
     ],
 )
 def test_lines_that_say_nothing(text: str, words: str) -> None:

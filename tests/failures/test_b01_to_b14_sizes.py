@@ -14,7 +14,7 @@ from vllm_megamoe.plan.capacity import step_calls
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import draft_plan, make_plan, plan_layer
+from vllm_megamoe.plan.plan import draft_plan, make_plan, plan_layer, plan_of
 from vllm_megamoe.profiles.facts import BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
@@ -97,11 +97,11 @@ def test_b04_dropping_rows_needs_its_own_word() -> None:
 def test_b05_w4a8_of_9_1_gets_twice_the_room_and_pays_for_it() -> None:
     """EP 16, 256 rows: 32768 can come; the combine on A3 counts each of them twice."""
     options = Options(profile="a3@9.1", use_case="a8w4-int", workspace_budget_gib=100.0)
-    found = draft_plan(EP16, [LAYER], options)[0].layers[0]
+    found = plan_of(draft_plan(EP16, [LAYER], options)).layers[0]
     assert found.buffer.max_recv_token_num == 65_536
     # 65536 rows of 43,016 bytes, and little beside them
     assert 0 <= found.capacity.workspace_bytes - 16 * MIB - 65_536 * 43_016 < MIB
-    later = draft_plan(EP16, [LAYER], options.model_copy(update={"profile": "a3@9.2"}))[0].layers[0]
+    later = plan_of(draft_plan(EP16, [LAYER], options.model_copy(update={"profile": "a3@9.2"}))).layers[0]
     assert later.buffer.max_recv_token_num == 0
 
 
@@ -116,7 +116,7 @@ def test_b05_less_is_rejected_because_later_experts_would_be_zero(room: int, rej
 
 def test_b06_room_is_counted_in_tokens_whatever_the_bits() -> None:
     capacity = [
-        draft_plan(EP16, [LAYER], Options(profile="a3@9.2", use_case=case))[0].layers[0].capacity
+        plan_of(draft_plan(EP16, [LAYER], Options(profile="a3@9.2", use_case=case))).layers[0].capacity
         for case in ("a8w8-int", "a8w4-int")
     ]
     assert capacity[0].receive_bound == capacity[1].receive_bound == 32_768

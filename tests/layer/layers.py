@@ -13,7 +13,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import LayerOperands, convert
+from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState

@@ -58,9 +58,62 @@ def test_right_options_survive_beside_wrong_ones() -> None:
     assert len(wrong) == 1
 
 
-def test_a_section_that_is_no_object_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="expected an object"):
-        Options.parse({"megamoe": "a8w8-int"})
+@pytest.mark.parametrize("config", [{"megamoe": "a8w8-int"}, {"megamoe": None}, ["megamoe"], "megamoe", 1, True])
+def test_what_is_no_object_is_rejected(config: object) -> None:
+    with pytest.raises(ConfigError, match="expected an object such as"):
+        Options.parse(config)
+
+
+MISSPELT = ["megamo", "mega_moe", "MegaMoE", "mega-moe", "megamoe_", "vllm_megamoe", "meagmoe", "megamoee"]
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_block_is_not_ignored(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"additional_config has '{name}'; expected 'megamoe'\."):
+        Options.parse({name: {"use_case": "a8w8-int"}})
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_an_option_outside_of_its_block_is_not_ignored(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"the option '{name}' outside of 'megamoe'; expected .*\"{name}\": \"x\""):
+        Options.parse({name: "x"})
+
+
+def test_all_that_is_misplaced_comes_at_once() -> None:
+    config = {"use_case": "a8w8-int", "requant": "allow", "megamo": {}, "megamoe": {"topolgy": "mte"}}
+    options, wrong = Options.read(config)
+    assert options == Options()
+    assert len(wrong) == 4
+    for sentence, part in zip(
+        wrong, ("'use_case' outside", "'requant' outside", "'megamo'; exp", "'topolgy'"), strict=True
+    ):
+        assert part in sentence
+
+
+# Keys of vllm-ascend 0.30's AscendConfig and of releases before it, which reads the same mapping.
+PLATFORM = [
+    "ascend_scheduler_config",
+    "torchair_graph_config",
+    "ascend_compilation_config",
+    "ascend_fusion_config",
+    "weight_prefetch_config",
+    "xlite_graph_config",
+    "finegrained_tp_config",
+    "eplb_config",
+    "enable_fused_mc2",
+    "mega_moe_max_tokens",
+    "multistream_overlap_shared_expert",
+    "enable_shared_expert_dp",
+    "expert_map_path",
+    "dynamic_eplb",
+    "refresh",
+    "rl_config",
+]
+
+
+@pytest.mark.parametrize("key", PLATFORM)
+def test_the_platforms_own_keys_pass(key: str) -> None:
+    assert Options.read({key: {"use_case": 1}, "megamoe": {"requant": "allow"}}) == (Options(requant="allow"), [])
 
 
 @pytest.mark.parametrize("product", ["310P", "200I", "Atlas 500", "910A"])

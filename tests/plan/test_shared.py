@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_megamoe.checkpoint.formats import format_named
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.shared import plan_shared
@@ -30,8 +31,8 @@ FUSED = {
 }
 
 NOT_FUSED = {
-    "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A3"),
-    "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2"),
+    "A3": (LAYER, UseCase.A16W16, "a3@9.2", "none on A2 and A3"),
+    "A2": (LAYER, UseCase.A8W8_INT, "a2@9.1", "none on A2 and A3"),
     "950 of 9.1": (LAYER, UseCase.A8W8_FP, "950@9.1", "no arguments"),
     "int8 in the twin": (LAYER, UseCase.A8W8_INT, "none", "FP8 and FP4 only, the twin BF16 too"),
     "int8 on 950": (LAYER, UseCase.A8W8_INT, "950@9.2", "FP8 and FP4 only"),
@@ -46,7 +47,12 @@ NOT_FUSED = {
     "no multiple": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=1536)), UseCase.A16W16, "none", "1536"),
     "narrower": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=512)), UseCase.A16W16, "none", "512"),
     "five": (replace(LAYER, shared=replace(SHARED, intermediate_hidden=5120)), UseCase.A16W16, "none", "5 experts"),
-    "other format": (replace(LAYER, shared=replace(SHARED, experts_format="fp8")), UseCase.A16W16, "none", "fp8"),
+    "other format": (
+        replace(LAYER, shared=replace(SHARED, experts_format=format_named("fp8"))),
+        UseCase.A16W16,
+        "none",
+        "fp8",
+    ),
 }
 
 

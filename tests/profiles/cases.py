@@ -9,8 +9,11 @@ from math import inf, nan
 from typing import Any
 
 from profiles.legal import (
+    A2_91,
+    A2_92,
     A2_A3,
     A3_91,
+    A3_92,
     ALL,
     C0_32,
     E4M3,
@@ -771,11 +774,14 @@ case(
 
 # Activation. torch_api.txt:340-341; operator_readme.txt:508-509,566,587.
 names = {name: call(activation=name) for name in ("swiglu", "swiglustep", "swigluoai", "situglu", "gelu")}
+# 950 takes no default of beta (operator_readme.txt:566).
+bare_situ = names["situglu"]
+names["situglu"] = situ = bare_situ | call(activation_params={"beta": 1.0})
 case(
     "activation",
     (*OLD, N91),
     [names["swiglu"]],
-    [names["swigluoai"], names["swiglustep"], names["situglu"]],
+    [names["swigluoai"], names["swiglustep"], bare_situ],
     r"activation='\w+'; expected swiglu with",
 )
 case(
@@ -824,7 +830,6 @@ case(
     each(call, limit, -0.5, nan),
     r"activation_clamp=(-0.5|nan); expected at least 0, and a number",
 )
-situ = names["situglu"]
 case(
     "clamp-situglu",
     (*NEW, *NINES),
@@ -836,15 +841,25 @@ case(
 oai = names["swigluoai"]
 numbers = [situ | call(activation_params=p) for p in ({"beta": 0.5}, {"beta": 2.0, "linear_beta": 3.0})]
 wrong = [situ | call(activation_params=p) for p in ({"beta": 0.0}, {"beta": 1.0, "linear_beta": -1.0}, {"beta": 1e-50})]
-case(
-    "activation-params", (*NEW, *NINES), numbers, wrong, r"activation_params\['\w+'\]=-?[\d.e-]+; expected above 0 with"
-)
+above = r"activation_params\['\w+'\]=-?[\d.e-]+; expected above 0 with"
+# A2 and A3 have a default of beta: operator_readme.txt:558.
+case("activation-params", NEW, [*numbers, bare_situ], wrong, above)
+case("activation-params", NINES, numbers, wrong, above)
 case(
     "activation-params",
     (*NEW, *NINES),
     [LEGAL],
     [oai | call(activation_params={"alpha": v}) for v in (inf, nan, 1e39)],
     r"activation_params\['alpha'\]=(inf|nan|1e\+39); expected a finite float32",
+)
+
+
+case(
+    "activation-params",
+    NINES,
+    [situ],
+    [bare_situ, bare_situ | call(activation_params={"linear_beta": 2.0})],
+    r"activation_params=\{.*\} with situglu; expected beta, given explicitly",
 )
 
 # Receiving. torch_api.txt:439; operator_readme.txt:575; 64 tokens x 2 ranks x min(topk, experts per rank).
@@ -911,10 +926,13 @@ def windows(base: Change, least: int) -> tuple[list[Change], list[Change]]:
 WINDOW = r"ccl_buffer_size=\d+; expected at least \d+ bytes"
 case("window", (A2_A3[0], A2_A3[2]), *windows(on_a2, 522_535_936), WINDOW)
 case("window", (A2_A3[1], A2_A3[3]), *windows(on_a3, 112_492_544), WINDOW)
-# the tiling counts the rows of the call, not those that the buffer could take
-roomy = buffer(num_max_tokens_per_rank=4096)
-case("window", (A2_A3[0], A2_A3[2]), *windows(on_a2 | roomy, 522_535_936), WINDOW)
-case("window", (A2_A3[1], A2_A3[3]), *windows(on_a3 | roomy, 112_492_544), WINDOW)
+# The tiling counts the rows of the call. The document counts what the buffer could take (torch_api.txt:381-423), which
+# is never less, so in 9.1 it decides; the later document has no formula.
+few, roomy = call(rows=1), buffer(num_max_tokens_per_rank=4096)
+case("window", [A2_91], *windows(on_a2 | few, 522_535_936), WINDOW)
+case("window", [A3_91], *windows(on_a3 | few, 112_492_544), WINDOW)
+case("window", [A2_92], *windows(on_a2 | roomy, 522_535_936), WINDOW)
+case("window", [A3_92], *windows(on_a3 | roomy, 112_492_544), WINDOW)
 case("window", [N91], *windows(on_950, 15_728_640), WINDOW)
 case("window", [N92], *windows(on_950, 15_728_640), WINDOW)
 # rows across super-nodes are kept once per server, so it takes more than MTE

@@ -1,26 +1,25 @@
 """compressed-tensors (llm-compressor): groups of targets with a scheme each, and a list of names left out."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from vllm_megamoe.checkpoint.formats import BF16
-from vllm_megamoe.checkpoint.names import Names, Patterns, listed
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.checkpoint.described import Described
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, format_named
+from vllm_megamoe.checkpoint.names import Names, Patterns
 
 
-def compressed_tensors_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
+def compressed_tensors_reader(section: Described) -> Callable[[Names], ExpertsFormat]:
     """The format of one projection: that of the first group that targets it."""
-    ignore = Patterns(listed(section, "ignore"), inside=False)
+    ignore = Patterns(section.names("ignore"), inside=False, place=section.place)
     groups = [
         (
-            any("." not in target and not target.startswith("re:") for target in listed(group, "targets")),
-            Patterns(listed(group, "targets"), inside=False),
-            _scheme(group, str(group.get("format") or section.get("format") or "")),
+            any("." not in target and not target.startswith("re:") for target in group.names("targets")),
+            Patterns(group.names("targets"), inside=False, place=group.place),
+            format_named(_scheme(group, group.text("format") or section.text("format"))),
         )
-        for group in map(_object, _object(section.get("config_groups") or {}).values())
+        for _, group in section.part("config_groups").parts()
     ]
 
-    def read(names: Names) -> str:
+    def read(names: Names) -> ExpertsFormat:
         if ignore.match(names):
             return BF16
         # A target without a dot is a class (`Linear`), and every projection of an expert is one.
@@ -29,34 +28,27 @@ def compressed_tensors_reader(section: Mapping[str, Any]) -> Callable[[Names], s
     return read
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
-        return value
-    raise ConfigError(
-        f"The quantisation's config: {value!r} within config_groups; expected an object. Correct the file."
-    )
-
-
-def _scheme(group: Mapping[str, Any], packing: str) -> str:
-    weights, inputs = _object(group.get("weights") or {}), group.get("input_activations")
-    bits, kind, strategy = weights.get("num_bits"), weights.get("type", "int"), weights.get("strategy")
-    in_groups = strategy in ("group", "tensor_group") and int(weights.get("group_size") or -1) > 0
+def _scheme(group: Described, packing: str) -> str:
+    weights = group.part("weights")
+    bits, kind, strategy = weights.whole("num_bits", default=0), weights.text("type", "int"), weights.text("strategy")
+    in_groups = strategy in ("group", "tensor_group") and weights.whole("group_size", default=-1) > 0
     if kind == "float":
         return f"compressed-tensors-{_float(bits, strategy, weights, packing, in_groups)}"
     if kind == "int" and bits in (4, 8):
-        acts = "a16" if inputs is None else "a8"
+        acts = "a16" if group.values.get("input_activations") is None else "a8"
         if bits == 8:
             return "compressed-tensors-w8-group" if in_groups else f"compressed-tensors-w8{acts}"
-        lossy = in_groups or weights.get("symmetric") is False
+        lossy = in_groups or weights.values.get("symmetric") is False
         return f"compressed-tensors-w4{acts}" + ("-group" if lossy else "")
     return f"compressed-tensors {packing or kind} of {bits} bits"
 
 
-def _float(bits: object, strategy: object, weights: Mapping[str, Any], packing: str, in_groups: bool) -> str:
-    if packing.startswith("nvfp4") or (bits == 4 and weights.get("group_size") == 16):
+def _float(bits: int, strategy: str, weights: Described, packing: str, in_groups: bool) -> str:
+    size = weights.whole("group_size", default=-1)
+    if packing.startswith("nvfp4") or (bits == 4 and size == 16):
         return "nvfp4"
     if bits == 4:
         return "mxfp4"
-    if packing.startswith("mxfp8") or (in_groups and weights.get("group_size") == 32):
+    if packing.startswith("mxfp8") or (in_groups and size == 32):
         return "mxfp8"
     return "fp8-block" if strategy == "block" else "fp8"

@@ -1,12 +1,13 @@
-"""The formats of experts that this package knows by name: what each is, and where it can go.
+"""The format of a layer's experts as a type: a known one with its facts, a mixture, or a tool's word that is unknown.
 
-`use_cases` hold the same real numbers as the checkpoint; `lossy` ones need `requant=allow`. Errors are relative RMS on
-Gaussian weights, measured on CPU.
+`use_cases` hold the same real numbers as the checkpoint; `lossy` ones need `requant=allow`, and their figures are those
+of `profiles.losses`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-BF16 = "bf16"
+from vllm_megamoe.profiles.losses import LOSSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,28 @@ class _Kind:
     note: str
 
 
-_INT, _FP = ("a8w8-int", "a8w4-int"), ("a8w8-fp", "a8w4-fp", "a4w4-fp")
-_FREE_SCALE = _Kind((), ("a16w16", "a8w8-int", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-int 1.2 to 1.4 %, a8w8-fp 2.7 %")
+def _kind(exact: tuple[str, ...], stored: str = "", note: str = "") -> _Kind:
+    """Numbers of a kind of `profiles.losses`, where every lossy conversion stands with its figure."""
+    losses = dict(sorted(LOSSES.get(stored, {}).items(), key=lambda item: item[1].most))
+    figures = ", ".join(f"{use_case.value} adds {loss}" for use_case, loss in losses.items())
+    return _Kind(exact, tuple(use_case.value for use_case in losses), "; ".join(filter(None, (figures, note))))
 
-_BF16 = _Kind(("a16w16",), (*_INT[:1], "a8w8-fp"), "a8w8-int adds 1.4 %, a8w8-fp 2.7 to 3 %")
-_INT8 = _Kind(("a8w8-int",), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.7 %")
-_INT4 = _Kind(("a8w4-int", "a8w8-int"), ("a16w16", "a8w8-fp"), "a16w16 adds 0.17 %, a8w8-fp 2.6 %")
-_TWO_STAGE = _Kind((), ("a16w16", "a8w8-int"), "a8w8-int rounds at most half a step (0.5 %), exact where scales allow")
-_BLOCK_E8M0 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "exact where every scale is a power of two: tested at load")
-_MXFP8 = _Kind(("a8w8-fp", "a16w16"), ("a8w8-int",), "a8w8-int adds 1.3 %")
-_MXFP4 = _Kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "a16w16 takes four times the memory")
-_W4A4 = _Kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), ("a8w8-int",), "every MoE layer must be a4w4-fp or none")
-_NONE = _Kind((), (), "no conversion is known")
+
+_FREE_SCALE = _kind((), "free scales")
+_BF16 = _kind(("a16w16",), "bf16")
+_INT8 = _kind(("a8w8-int",), "int8")
+_INT4 = _kind(("a8w4-int", "a8w8-int"), "int4")
+_TWO_STAGE = _kind((), "two stages")
+_BLOCK_E8M0 = _kind(
+    ("a8w8-fp", "a16w16"), "blocks of powers of two", "exact where every scale is a power of two: tested at load"
+)
+_MXFP8 = _kind(("a8w8-fp", "a16w16"), "mxfp8")
+_MXFP4 = _kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "a16w16 takes four times the memory")
+_W4A4 = _kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "every MoE layer must be a4w4-fp or none")
+_NONE = _kind((), note="no conversion is known")
 
 _TABLE: tuple[tuple[str, str, _Kind], ...] = (
-    (BF16, "BF16", _BF16),
+    ("bf16", "BF16", _BF16),
     ("compressed-tensors-w8a8", "compressed-tensors int8 (W8A8)", _INT8),
     ("compressed-tensors-w8a16", "compressed-tensors int8 weights (W8A16)", _INT8),
     ("compressed-tensors-w8-group", "compressed-tensors int8 in groups", _FREE_SCALE),
@@ -114,19 +122,100 @@ _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("quark-fp8", "Quark FP8 per channel or tensor", _FREE_SCALE),
 )
 
-_LOADS = frozenset({BF16})
+_LOADS = frozenset({"bf16"})
 
 FORMATS: dict[str, FormatFacts] = {
     name: FormatFacts(name, label, name in _LOADS, kind.exact, kind.note, kind.lossy) for name, label, kind in _TABLE
 }
 """Every format with a name, by that name."""
 
-_DIFFER = "experts of one layer are stored in different ways; the operator wants one way per layer"
+
+@dataclass(frozen=True, slots=True)
+class ExpertsFormat:
+    """How the experts of one layer are stored; one of Known, Mixed and Unknown."""
+
+    @property
+    def facts(self) -> FormatFacts:
+        """What it is and where it can go; a format that is not Known loads nothing and goes nowhere."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Its name for machines."""
+        return self.facts.name
+
+    def __str__(self) -> str:
+        return self.name
 
 
-def format_facts(name: str) -> FormatFacts:
-    """Facts of a format; for one that no row names, facts that say so and load nothing."""
-    if name in FORMATS:
-        return FORMATS[name]
-    note = _DIFFER if " of the experts" in name else "this quantisation is not known here"
-    return FormatFacts(name, name, False, (), note)
+@dataclass(frozen=True, slots=True)
+class Known(ExpertsFormat):
+    """A format of the table.
+
+    Attributes:
+        key: its name there.
+    """
+
+    key: str
+
+    @property
+    def facts(self) -> FormatFacts:
+        return FORMATS[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(ExpertsFormat):
+    """A quantisation that no row names.
+
+    Attributes:
+        word: what the tool that wrote it calls it.
+    """
+
+    word: str
+
+    @property
+    def facts(self) -> FormatFacts:
+        return FormatFacts(self.word, self.word, False, (), "this quantisation is not known here")
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed(ExpertsFormat):
+    """Experts of one layer that are stored in different ways.
+
+    Attributes:
+        parts: each format with the first projection that has it, named within the layer (`7.up_proj`).
+    """
+
+    parts: tuple[tuple[ExpertsFormat, str], ...]
+
+    @property
+    def facts(self) -> FormatFacts:
+        text = "mixed: " + ", ".join(f"{form} ({projection})" for form, projection in self.parts)
+        note = "experts of one layer are stored in different ways; the operator takes one way per layer"
+        return FormatFacts("mixed", text, False, (), note)
+
+    def __str__(self) -> str:
+        return self.facts.label
+
+
+BF16 = Known("bf16")
+"""Experts that no tool quantised."""
+
+
+def format_named(name: str) -> ExpertsFormat:
+    """The format of that name, Unknown where the table has none."""
+    return Known(name) if name in FORMATS else Unknown(name)
+
+
+def one_format(found: Mapping[str, ExpertsFormat]) -> ExpertsFormat:
+    """The one format of all projections of a layer, else their mixture; BF16 for none at all.
+
+    Args:
+        found: the format by projection, named within the layer.
+    """
+    first: dict[ExpertsFormat, str] = {}
+    for projection, form in found.items():
+        first.setdefault(form, projection)
+    if len(first) > 1:
+        return Mixed(tuple(first.items()))
+    return next(iter(first), BF16)

@@ -1,18 +1,20 @@
-"""One module, many names: vLLM, the hub and the quantisation tools call the same experts differently.
+"""What experts are called: one projection has many names, and config files name modules in three ways.
 
-Lists of module names in config files, and the three ways in which tools mean them.
+vLLM, the hub and the quantisation tools call the same experts differently, so every question about a projection is
+asked with all its names; and an entry of a file's list may be a plain name, a name with `*`, or a regular expression.
 """
 
 import fnmatch
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from vllm_megamoe.errors import ConfigError
 
 Names = tuple[str, ...]
 """The names that a checkpoint's files may use for one module."""
+
+_NUMBER = "{number}"
+"""Stands for an expert's number in a name."""
 
 _ROOTS = ("", "model.", "model.language_model.", "language_model.model.", "language_model.", "backbone.")
 _DRAFT_ROOTS = ("mtp.layers.", "mtp.", "model.mtp.layers.")
@@ -36,11 +38,33 @@ def names_of(name: str, num_layers: int | None = None) -> Names:
     return tuple(dict.fromkeys(start + end for start in starts for end in _tails(found["tail"])))
 
 
-def projections_of(prefix: str, experts: list[int], num_layers: int | None = None) -> list[Names]:
-    """The names of each projection below an experts' or a shared MLP's prefix."""
-    routed = prefix.endswith("experts") and not prefix.endswith("shared_experts")
-    homes = [f"{prefix}.{number}" for number in experts] if routed else [prefix]
-    return [names_of(f"{home}.{styles[0]}", num_layers) for home in homes for styles in PROJECTIONS]
+def projections_of(
+    prefix: str, experts: Sequence[int], num_layers: int | None = None, gated: bool = True
+) -> dict[str, Names]:
+    """The names of each projection below an experts' or a shared MLP's prefix, by its name within the layer.
+
+    Args:
+        prefix: such as `model.layers.3.mlp.experts`, or of a shared MLP.
+        experts: numbers of the routed experts to name; none for a shared MLP.
+        num_layers: see `names_of`.
+        gated: whether the experts have a gate projection beside up and down.
+    """
+    projections = [styles[0] for styles in PROJECTIONS if gated or styles[0] != "gate_proj"]
+    if not experts:
+        return {one: names_of(f"{prefix}.{one}", num_layers) for one in projections}
+    # The names of all experts differ in the number alone; a layer may have a thousand of them.
+    patterns = {one: names_of(f"{prefix}.{_NUMBER}.{one}", num_layers) for one in projections}
+    return {
+        f"{number}.{one}": tuple(name.replace(_NUMBER, str(number)) for name in patterns[one])
+        for number in experts
+        for one in projections
+    }
+
+
+def within_layer(name: str) -> str:
+    """A projection's name within its layer: `7.up_proj` of a routed expert, `up_proj` of a shared MLP."""
+    _, routed, tail = name.rpartition(".experts.")
+    return tail if routed else name.rpartition(".")[2]
 
 
 def _starts(root: str, number: int, num_layers: int | None) -> Iterator[str]:
@@ -66,23 +90,19 @@ def _tails(tail: str) -> Iterator[str]:
     yield from (f"{one}.{style}".lstrip(".") for one in heads for style in styles)
 
 
-def listed(section: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """The entries of the first of these keys that is there; some tools write the list as one JSON string.
+def compiled(expression: str, place: str) -> re.Pattern[str]:
+    """A regular expression of a config file.
 
     Raises:
-        ConfigError: the value is no list.
+        ConfigError: it is none, with its place.
     """
-    for key in keys:
-        value = section.get(key)
-        if isinstance(value, str) and value.startswith("["):
-            value = json.loads(value)
-        if value and not isinstance(value, list | tuple):
-            raise ConfigError(
-                f"The quantisation's config: {key} = {value!r}; expected a list of module names. Correct the file."
-            )
-        if value:
-            return tuple(map(str, value))
-    return ()
+    try:
+        return re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{place}: {expression!r} is no regular expression ({error}); expected one, or a plain name without `re:`. "
+            "Correct the file."
+        ) from error
 
 
 class Patterns:
@@ -92,9 +112,13 @@ class Patterns:
         entries: names, `re:` and a regular expression, or names with `*`.
         inside: whether a plain entry may stand anywhere in the name as a run of whole components (transformers,
             ModelOpt); otherwise it must begin the name (compressed-tensors).
+        place: the file and key, for errors.
+
+    Raises:
+        ConfigError: an entry is no regular expression.
     """
 
-    def __init__(self, entries: Iterable[str], inside: bool) -> None:
+    def __init__(self, entries: Iterable[str], inside: bool, place: str) -> None:
         entries = list(entries)
         globs = [fnmatch.translate(entry) for entry in entries if "*" in entry and not entry.startswith("re:")]
         # Published files hold hundreds of globs: one expression for all of them is much faster than one for each.
@@ -102,8 +126,11 @@ class Patterns:
         self._plain = {entry.rstrip("*").strip(".") for entry in entries if not entry.startswith(("re:", "*"))} - {""}
         # Runs of other lengths than the entries have need no look: models list thousands of names.
         self._lengths = sorted({entry.count(".") + 1 for entry in self._plain})
-        self._regular = [re.compile(pattern) for pattern in regular]
+        self._regular = [compiled(pattern, place) for pattern in regular]
         self._inside = inside
+
+    def __bool__(self) -> bool:
+        return bool(self._plain or self._regular)
 
     def match(self, names: Names) -> bool:
         """Whether an entry means the module of these names."""

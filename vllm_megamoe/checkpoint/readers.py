@@ -1,95 +1,130 @@
-"""NVIDIA ModelOpt: one algorithm for all, or a list of layers with an algorithm each (MIXED_PRECISION).
+"""What each tool's file says about one projection: one reader per tool, from the file's keys to an ExpertsFormat.
 
-transformers' fp8 in blocks, DeepSeek-V4's variant of it, and MXFP8 under its own name.
-
-Weight-only integers: GPTQ, AWQ, and AutoRound, which also writes other kinds under the same keys.
-
-msModelSlim: a flat file that gives the type of every tensor; what it does not list is FLOAT.
-
-AMD Quark: a global scheme, schemes per layer by pattern, and a list of names left out.
+Sources of the key names: the files that the tools write, and the readers of those that vLLM 0.32 has
+(model_executor/layers/quantization).
 """
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vllm_megamoe.checkpoint.formats import BF16
-from vllm_megamoe.checkpoint.names import Names, Patterns, listed
+from vllm_megamoe.checkpoint.described import Described
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, format_named
+from vllm_megamoe.checkpoint.names import Names, Patterns, compiled
+
+Reader = Callable[[Names], ExpertsFormat]
+"""From the names of one projection to its format."""
+
+LEFT_OUT = ("modules_to_not_convert", "ignored_layers", "exclude", "ignore")
 
 
-def modelopt_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
-    """The format of one projection.
+def everything_as(form: ExpertsFormat, section: Described, *left_out: str) -> Reader:
+    """One format for all but the modules that a list leaves out."""
+    kept = Patterns(section.names(*left_out), inside=True, place=section.place)
+    return lambda names: BF16 if kept.match(names) else form
+
+
+def modelopt_reader(section: Described) -> Reader:
+    """NVIDIA ModelOpt: one algorithm for all, or a list of layers with an algorithm each (MIXED_PRECISION).
 
     Args:
         section: the quantization_config, or hf_quant_config.json with its `quantization` section.
     """
-    section = section.get("quantization") or section
-    algorithm = str(section.get("quant_algo") or "")
+    section = section.part("quantization") if section.has("quantization") else section
+    algorithm = section.text("quant_algo")
     if algorithm == "MIXED_PRECISION":
         return modelopt_layers(section)
-    left_out = Patterns(listed(section, "exclude_modules", "ignore"), inside=True)
-    return lambda names: BF16 if not algorithm or left_out.match(names) else _named(algorithm)
+    return everything_as(_modelopt(algorithm), section, "exclude_modules", "ignore")
 
 
-def modelopt_layers(section: Mapping[str, Any]) -> Callable[[Names], str]:
+def modelopt_layers(section: Described) -> Reader:
     """The format of one projection by `quantized_layers`, whose keys are projections or whole modules of experts."""
-    table = section.get("quantized_layers") or {}
-    if isinstance(table, str):
-        table = json.loads(table)
+    table = {module: _modelopt(entry.text("quant_algo")) for module, entry in section.part("quantized_layers").parts()}
 
-    def read(names: Names) -> str:
+    def read(names: Names) -> ExpertsFormat:
         for name in names:
             parts = name.split(".")
             for end in range(len(parts), 0, -1):
-                entry = table.get(".".join(parts[:end]))
-                if entry:
-                    return _named(str(entry.get("quant_algo") or ""))
+                found = table.get(".".join(parts[:end]))
+                if found is not None:
+                    return found
         return BF16
 
     return read
 
 
-def _named(algorithm: str) -> str:
-    return "modelopt-" + algorithm.lower().replace("_", "-") if algorithm else BF16
+def _modelopt(algorithm: str) -> ExpertsFormat:
+    return format_named("modelopt-" + algorithm.lower().replace("_", "-")) if algorithm else BF16
 
 
-LEFT_OUT = ("modules_to_not_convert", "ignored_layers", "exclude", "ignore")
-
-
-def fp8_reader(section: Mapping[str, Any], expert_dtype: str = "") -> Callable[[Names], str]:
-    """The format of one projection.
+def fp8_reader(section: Described, expert_dtype: str = "") -> Reader:
+    """transformers' fp8, per tensor or in blocks, and DeepSeek-V4's variant of it.
 
     Args:
         section: the quantization_config.
         expert_dtype: config.json's key of that name: DeepSeek-V4 keeps routed experts in `fp4` beside fp8 linears.
     """
-    by_blocks = "fp8-block-ue8m0" if section.get("scale_fmt") == "ue8m0" else "fp8-block"
-    plain = by_blocks if section.get("weight_block_size") else "fp8"
+    by_blocks = "fp8-block-ue8m0" if section.text("scale_fmt") == "ue8m0" else "fp8-block"
+    plain = format_named(by_blocks if section.has("weight_block_size") else "fp8")
     # ModelOpt re-quantised the routed experts of some of these files and says so beside the original keys.
-    over = modelopt_layers(section) if section.get("moe_quant_algo") else None
-    left_out = Patterns([] if over else listed(section, *LEFT_OUT), inside=True)
+    over = modelopt_layers(section) if section.has("moe_quant_algo") else None
+    left_out = Patterns(() if over else section.names(*LEFT_OUT), inside=True, place=section.place)
 
-    def read(names: Names) -> str:
+    def read(names: Names) -> ExpertsFormat:
         if over and (found := over(names)) != BF16:
             return found
         if left_out.match(names):
             return BF16
-        return "deepseek-v4-fp4" if expert_dtype == "fp4" and any(".experts." in name for name in names) else plain
+        routed = any(".experts." in name for name in names)
+        return format_named("deepseek-v4-fp4") if expert_dtype == "fp4" and routed else plain
 
     return read
 
 
-def mxfp8_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
+def mxfp8_reader(section: Described) -> Reader:
     """MiniMax-M3: e4m3 codes with e8m0 scales, named like fp8's."""
-    left_out = Patterns(listed(section, *LEFT_OUT), inside=True)
-    return lambda names: BF16 if left_out.match(names) else "mxfp8"
+    return everything_as(format_named("mxfp8"), section, *LEFT_OUT)
 
 
-def mxfp4_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
+def mxfp4_reader(section: Described) -> Reader:
     """gpt-oss: blocks of FP4 for all experts of a layer in one tensor."""
-    left_out = Patterns(listed(section, *LEFT_OUT), inside=True)
-    return lambda names: BF16 if left_out.match(names) else "gpt-oss-mxfp4"
+    return everything_as(format_named("gpt-oss-mxfp4"), section, *LEFT_OUT)
+
+
+def gptq_reader(section: Described) -> Reader:
+    """GPTQ: `dynamic` holds regular expressions, `-:` before those that are left out, else what differs there.
+
+    `modules_in_block_to_quantize`, where it is there, names all that is quantised (auto_gptq.py).
+    """
+    rules = [
+        (rule.startswith("-:"), compiled(rule.removeprefix("-:").removeprefix("+:"), section.place), own)
+        for rule, own in section.part("dynamic").parts()
+    ]
+    kept = Patterns(section.names("modules_to_not_convert"), inside=True, place=section.place)
+    only = Patterns(_flat(section), inside=True, place=section.place)
+
+    def read(names: Names) -> ExpertsFormat:
+        if kept.match(names) or (only and not only.match(names)):
+            return BF16
+        rule = next(((out, own) for out, pattern, own in rules if any(map(pattern.match, names))), None)
+        if rule is None:
+            return _integer("gptq", section)
+        return BF16 if rule[0] else _integer("gptq", _over(section, rule[1]))
+
+    return read
+
+
+def _flat(section: Described) -> tuple[str, ...]:
+    """Some files hold lists of lists of names."""
+    value = section.values.get("modules_in_block_to_quantize") or []
+    if not isinstance(value, list | tuple):
+        raise section.wrong("modules_in_block_to_quantize", "a list of module names")
+    return tuple(str(name) for part in value for name in (part if isinstance(part, list | tuple) else [part]))
+
+
+def awq_reader(section: Described) -> Reader:
+    """AWQ: a list of modules left out. Its zero points make even a scale per channel no plain int4."""
+    grouped = section.whole("q_group_size", "group_size", default=128) > 0
+    return everything_as(format_named("awq-int4-group" if grouped else "awq-int4"), section, "modules_to_not_convert")
 
 
 # AutoRound's `data_type` by bits, where it is no integer.
@@ -97,52 +132,47 @@ _FLOATS = {("mx_fp", 4): "mxfp4", ("mx_fp", 8): "mxfp8", ("nv_fp", 4): "nvfp4", 
 _UNQUANTISED_BITS = 16
 
 
-def gptq_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
-    """GPTQ: `dynamic` holds regular expressions, `-:` before those that are left out."""
-    rules = section.get("dynamic") or {}
-    left_out = [re.compile(rule[2:]) for rule in rules if rule.startswith("-:")]
-    kept = Patterns(listed(section, "modules_to_not_convert"), inside=True)
-    form = _integer("gptq", section)
+def auto_round_reader(section: Described) -> Reader:
+    """AutoRound: `extra_config` says per module where the bits differ; 16 bits mean left as it was.
 
-    def read(names: Names) -> str:
-        out = kept.match(names) or any(rule.match(name) for rule in left_out for name in names)
-        return BF16 if out else form
+    `block_name_to_quantize`, names with commas or a list, holds all that is quantised (inc.py).
+    """
+    extra = [
+        (Patterns([_as_regex(key)], inside=True, place=section.place), _over(section, own))
+        for key, own in section.part("extra_config").parts()
+    ]
+    named = section.values.get("block_name_to_quantize") or ()
+    only = Patterns(
+        named.split(",") if isinstance(named, str) else section.names("block_name_to_quantize"), True, section.place
+    )
 
-    return read
-
-
-def awq_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
-    """AWQ: a list of modules left out. Its zero points make even a scale per channel no plain int4."""
-    kept = Patterns(listed(section, "modules_to_not_convert"), inside=True)
-    form = "awq-int4-group" if int(section.get("group_size", section.get("q_group_size", 128))) > 0 else "awq-int4"
-    return lambda names: BF16 if kept.match(names) else form
-
-
-def auto_round_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
-    """AutoRound: `extra_config` says per module where the bits differ; 16 bits mean left as it was."""
-    extra = section.get("extra_config") or {}
-
-    def read(names: Names) -> str:
-        own: Mapping[str, Any] = next(
-            (value for key, value in extra.items() if Patterns([_as_regex(key)], True).match(names)), {}
-        )
-        merged = {**section, **own}
-        return BF16 if int(merged.get("bits", 4)) >= _UNQUANTISED_BITS else _auto_round(merged)
+    def read(names: Names) -> ExpertsFormat:
+        own = next((merged for pattern, merged in extra if pattern.match(names)), None)
+        if own is None and only and not only.match(names):
+            return BF16
+        return _auto_round(own or section)
 
     return read
 
 
-def _auto_round(section: Mapping[str, Any]) -> str:
-    kind, bits = str(section.get("data_type", "int")), int(section.get("bits", 4))
+def _auto_round(section: Described) -> ExpertsFormat:
+    kind, bits = section.text("data_type", "int"), section.whole("bits", default=4)
+    if bits >= _UNQUANTISED_BITS:
+        return BF16
     for (prefix, width), name in _FLOATS.items():
         if kind.startswith(prefix) and bits == width:
-            return f"auto-round-{name}"
+            return format_named(f"auto-round-{name}")
     return _integer("auto-round", section)
 
 
-def _integer(tool: str, section: Mapping[str, Any]) -> str:
-    exact = int(section.get("group_size", -1)) <= 0 and section.get("sym", True) is not False
-    return f"{tool}-int{section.get('bits', 4)}" + ("" if exact else "-group")
+def _integer(tool: str, section: Described) -> ExpertsFormat:
+    exact = section.whole("group_size", default=-1) <= 0 and section.values.get("sym", True) is not False
+    return format_named(f"{tool}-int{section.whole('bits', default=4)}" + ("" if exact else "-group"))
+
+
+def _over(section: Described, own: Described) -> Described:
+    """The section with a module's own values in it."""
+    return Described({**section.values, **own.values}, own.place)
 
 
 def _as_regex(key: str) -> str:
@@ -150,12 +180,12 @@ def _as_regex(key: str) -> str:
     return f"re:{key}" if any(sign in key for sign in "*\\[(|") else key
 
 
-def msmodelslim_reader(description: Mapping[str, Any]) -> Callable[[Names], str]:
-    """The format of one projection."""
+def msmodelslim_reader(description: Mapping[str, Any]) -> Reader:
+    """msModelSlim: a flat file that gives the type of every tensor; what it does not list is FLOAT."""
     # The file's version tells how int4 codes are packed; without it, or with another, one code fills a byte.
     old = str(description.get("version", "")) != "1.0.0"
 
-    def read(names: Names) -> str:
+    def read(names: Names) -> ExpertsFormat:
         name = next((name for name in names if f"{name}.weight" in description), None)
         kind = "FLOAT" if name is None else str(description[f"{name}.weight"])
         if kind == "FLOAT":
@@ -164,36 +194,47 @@ def msmodelslim_reader(description: Mapping[str, Any]) -> Callable[[Names], str]
         if kind == "W4A8_DYNAMIC":
             form += "-old" if old else ""
             form += "-group" if f"{name}.weight_scale_second" in description else ""
-        return form
+        return format_named(form)
 
     return read
 
 
-def quark_reader(section: Mapping[str, Any]) -> Callable[[Names], str]:
-    """The format of one projection: the layer's own scheme, else the global one."""
-    left_out = Patterns(listed(section, "exclude"), inside=True)
-    own = [
-        (Patterns([glob], inside=True), scheme) for glob, scheme in (section.get("layer_quant_config") or {}).items()
-    ]
-    everywhere = section.get("global_quant_config") or {}
+def quark_reader(section: Described) -> Reader:
+    """AMD Quark: the layer's own scheme by pattern, else the global one, and names left out.
 
-    def read(names: Names) -> str:
+    `layer_type_quant_config` is not read: vLLM looks classes up in it where the file has their names (quark.py), and
+    so takes the global scheme.
+    """
+    left_out = Patterns(section.names("exclude"), inside=True, place=section.place)
+    own = [
+        (Patterns([glob], inside=True, place=scheme.place), _quark(scheme))
+        for glob, scheme in section.part("layer_quant_config").parts()
+    ]
+    otherwise = _quark(section.part("global_quant_config"))
+
+    def read(names: Names) -> ExpertsFormat:
         if left_out.match(names):
             return BF16
-        return _scheme(next((scheme for pattern, scheme in own if pattern.match(names)), everywhere))
+        return next((form for pattern, form in own if pattern.match(names)), otherwise)
 
     return read
 
 
-def _scheme(scheme: Mapping[str, Any]) -> str:
-    weight = scheme.get("weight")
-    if isinstance(weight, list):
-        weight = weight[0]
-    if not weight:
+def _quark(scheme: Described) -> ExpertsFormat:
+    stages = scheme.list_of_parts("weight")
+    if not stages:
         return BF16
-    dtype, grouped = str(weight.get("dtype")), weight.get("qscheme") == "per_group"
+    if len(stages) > 1:
+        # Codes that are scaled twice (NVFP4, int4 within fp8) are none of the formats with one scale.
+        return format_named("quark " + " over ".join(_stage(stage) for stage in stages))
+    weight = stages[0]
+    dtype, grouped = weight.text("dtype"), weight.text("qscheme") == "per_group"
     if dtype == "fp4" and grouped:
-        return "quark-mxfp4"
+        return format_named("quark-mxfp4")
     if dtype.startswith("fp8") and not grouped:
-        return "quark-fp8"
-    return "quark-int8" if dtype == "int8" and not grouped else f"quark {dtype} {weight.get('qscheme')}"
+        return format_named("quark-fp8")
+    return format_named("quark-int8" if dtype == "int8" and not grouped else f"quark {_stage(weight)}")
+
+
+def _stage(weight: Described) -> str:
+    return f"{weight.text('dtype')} {weight.text('qscheme')}".strip()

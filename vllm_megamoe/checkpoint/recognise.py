@@ -1,21 +1,19 @@
-"""The files of a checkpoint that tell its formats, and which of them counts.
-
-One word for a layer's experts, from the format of each of their projections.
-
-Name the format of a checkpoint's experts from its config files alone.
+"""Name the format of a checkpoint's experts from its config files alone: which file counts, and every expert asked.
 
 Sources of the key names: the files that the tools write (compressed-tensors, transformers' fp8, ModelOpt,
 msModelSlim, AutoRound, GPTQ, AWQ, Quark), and the readers of those that vLLM 0.32 has.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from vllm_megamoe.checkpoint import compressed_tensors, readers
-from vllm_megamoe.checkpoint.formats import BF16
-from vllm_megamoe.checkpoint.names import Names, Patterns, listed, names_of, projections_of
+from vllm_megamoe.checkpoint import readers
+from vllm_megamoe.checkpoint.compressed_tensors import compressed_tensors_reader
+from vllm_megamoe.checkpoint.described import Described
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, Unknown, one_format
+from vllm_megamoe.checkpoint.names import names_of, projections_of, within_layer
+from vllm_megamoe.checkpoint.readers import Reader
 
 MSMODELSLIM_FILES = ("quant_model_description.json", "quant_model_description_w8a8_dynamic.json")
 MODELOPT_FILE = "hf_quant_config.json"
@@ -23,17 +21,20 @@ SIDE_FILES = (*MSMODELSLIM_FILES, MODELOPT_FILE)
 
 Section = Mapping[str, Any]
 SideFiles = Mapping[str, Mapping[str, Any]]
-Reader = Callable[[Names], str]
-"""From the names of one projection to its format."""
 
-_METHODS: dict[str, Callable[[Section], Reader]] = {
-    "compressed-tensors": compressed_tensors.compressed_tensors_reader,
+SECTION_KEYS = ("quantization_config", "compression_config")
+"""Where config.json describes a quantisation: vLLM takes the second where the first is absent (get_quant_config)."""
+
+_METHODS: dict[str, Callable[[Described], Reader]] = {
+    "compressed-tensors": compressed_tensors_reader,
     "mxfp8": readers.mxfp8_reader,
     "mxfp4": readers.mxfp4_reader,
     "gpt_oss_mxfp4": readers.mxfp4_reader,
     "gptq": readers.gptq_reader,
+    "auto_gptq": readers.gptq_reader,
     "gptq_marlin": readers.gptq_reader,
     "awq": readers.awq_reader,
+    "auto_awq": readers.awq_reader,
     "awq_marlin": readers.awq_reader,
     "auto-round": readers.auto_round_reader,
     "intel/auto-round": readers.auto_round_reader,
@@ -43,62 +44,32 @@ _METHODS: dict[str, Callable[[Section], Reader]] = {
 _FP8 = ("fp8", "deepseek_v4_fp8")
 
 
-def section_of(config: Mapping[str, Any]) -> Section | None:
-    """The quantization_config of config.json, of the whole model or of a section such as `text_config`."""
-    found = config.get("quantization_config")
-    if isinstance(found, Mapping) and found:
-        return found
-    parts = (part for key, part in config.items() if key.endswith("_config") and isinstance(part, Mapping))
-    return next((s for part in parts if isinstance(s := part.get("quantization_config"), Mapping) and s), None)
-
-
-def make_reader(section: Section | None, side_files: SideFiles | None, expert_dtype: str = "") -> Reader:
-    """The reader of the file that counts: msModelSlim's, else quantization_config, else ModelOpt's, else BF16."""
-    files = side_files or {}
-    for name in MSMODELSLIM_FILES:
-        if files.get(name):
-            return readers.msmodelslim_reader(files[name])
-    if section:
-        return _of_section(section, expert_dtype)
-    if files.get(MODELOPT_FILE):
-        return readers.modelopt_reader(files[MODELOPT_FILE])
-    return lambda names: BF16
-
-
-def _of_section(section: Section, expert_dtype: str) -> Reader:
-    method = str(section.get("quant_method", ""))
-    if method == "megamoe":
-        return lambda names: BF16
-    if method in _METHODS:
-        return _METHODS[method](section)
-    if method in _FP8:
-        return readers.fp8_reader(section, expert_dtype)
-    if method.startswith("modelopt") or section.get("quant_algo"):
-        return readers.modelopt_reader(section)
-    left_out = Patterns(listed(section, *readers.LEFT_OUT), inside=True)
-    return lambda names: BF16 if left_out.match(names) else method or "an unnamed quantisation"
-
-
-def verdict(found: Mapping[str, str]) -> str:
-    """The one format of all, or a sentence that names the difference; `bf16` for none at all.
+class FormatOf(Protocol):
+    """From the prefix of a layer's experts, or of its shared MLP, to their format.
 
     Args:
-        found: the format by projection.
+        prefix: as vLLM calls it (`model.layers.3.mlp.experts`).
+        experts: number of routed experts; 0 for a shared MLP.
+        gated: whether there is a gate projection beside up and down.
     """
-    kinds = sorted(set(found.values()) - {BF16})
-    if not kinds:
-        return BF16
-    if BF16 in found.values():
-        first = next(name for name, kind in found.items() if kind != BF16)
-        return f"{'/'.join(kinds)} for some of the experts ({first} is quantised, others are not)"
-    return kinds[0] if len(kinds) == 1 else f"{' and '.join(kinds)}, each for a part of the experts"
+
+    def __call__(self, prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat: ...
 
 
-# How experts are called in checkpoints; used where the model's own names are not known yet.
-_STYLES = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "ffn.experts.0.w1", "moe.gate_proj")
-_PREFIXES = ("model.layers.{i}.", "model.language_model.layers.{i}.", "language_model.model.layers.{i}.", "layers.{i}.")
-_EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\..*\.weight$")
-_EXPERT_NUMBER = re.compile(r"experts\\?\.(\d+)\\?\.")
+def section_of(config: Mapping[str, Any]) -> Section | None:
+    """What config.json says about the quantisation, of the whole model or of a section such as `text_config`.
+
+    Raises:
+        ConfigError: it is no object.
+    """
+    parts = [config, *(part for key, part in config.items() if key.endswith("_config") and isinstance(part, Mapping))]
+    for key in SECTION_KEYS:
+        for part in parts:
+            if isinstance(part.get(key), Mapping) and part[key]:
+                return dict(part[key])
+            if part.get(key) and not isinstance(part[key], Mapping):
+                raise Described(part, "config.json").wrong(key, "an object")
+    return None
 
 
 def experts_format(
@@ -106,58 +77,144 @@ def experts_format(
     names: Sequence[str],
     side_files: SideFiles | None = None,
     expert_dtype: str = "",
-) -> str:
-    """The name of the format of the experts called `names`: `bf16`, or another one that `format_facts` explains.
+) -> ExpertsFormat:
+    """The format of the experts called `names`.
 
     Args:
         quantization_config: the section of config.json, None when there is none.
         names: module names of expert projections, such as `model.layers.0.mlp.experts.3.gate_proj`.
         side_files: parsed files of the checkpoint beside config.json, by name (see SIDE_FILES).
         expert_dtype: config.json's key of that name (DeepSeek-V4).
+
+    Raises:
+        ConfigError: a value is not what its key promises.
     """
     read = make_reader(quantization_config, side_files, expert_dtype)
-    return verdict({name: read(names_of(name)) for name in names})
+    return one_format({within_layer(name): read(names_of(name)) for name in names})
 
 
-def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -> Callable[[str], str]:
-    """A function from the prefix of a layer's experts, or of its shared MLP, to the name of their format.
+def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -> FormatOf:
+    """The formats of a model's layers.
 
     Args:
         config: config.json as a mapping.
         side_files: parsed files of the checkpoint beside config.json, by name (see SIDE_FILES).
+
+    Raises:
+        ConfigError: a value is not what its key promises.
     """
     section, files = section_of(config), side_files or {}
     text = config.get("text_config")
     parts = [part for part in (text, config, section) if isinstance(part, Mapping)]
     read = make_reader(section, files, str(_first(parts, "expert_dtype") or ""))
     num_layers = _first(parts, "num_hidden_layers")
-    # Experts that a file names one by one are asked one by one; of all others the first speaks.
-    numbers = sorted({0, *(int(n) for n in _EXPERT_NUMBER.findall(json.dumps([section, files], default=str)))})
+    layers = num_layers if isinstance(num_layers, int) else None
+    named = _experts_named([section, files])
 
-    def format_of(prefix: str) -> str:
-        return verdict({names[0]: read(names) for names in projections_of(prefix, numbers, num_layers)})
+    def format_of(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
+        every = range(experts)
+        # One that no file names speaks for all of those.
+        other = next((n for n in every if n not in named), 0) if named is not None else 0
+        asked = every if named is None else [n for n in every if n in named or n == other]
+        return one_format({one: read(names) for one, names in projections_of(prefix, asked, layers, gated).items()})
 
     return format_of
+
+
+def make_reader(section: Section | None, side_files: SideFiles | None, expert_dtype: str = "") -> Reader:
+    """The reader of the file that counts: msModelSlim's, else config.json's section, else ModelOpt's, else BF16.
+
+    Raises:
+        ConfigError: a value is not what its key promises.
+    """
+    files = side_files or {}
+    for name in MSMODELSLIM_FILES:
+        if files.get(name):
+            return readers.msmodelslim_reader(files[name])
+    if section:
+        return _of_section(Described(section, "config.json: quantization_config"), expert_dtype)
+    if files.get(MODELOPT_FILE):
+        return readers.modelopt_reader(Described(files[MODELOPT_FILE], MODELOPT_FILE))
+    return lambda names: BF16
+
+
+def _of_section(section: Described, expert_dtype: str) -> Reader:
+    # vLLM spells it so before it looks the method up (model_arch_config_convertor.py).
+    method = section.text("quant_method").lower().replace("compressed_tensors", "compressed-tensors")
+    if method == "megamoe":
+        return lambda names: BF16
+    if method in _METHODS:
+        return _METHODS[method](section)
+    if method in _FP8:
+        return readers.fp8_reader(section, expert_dtype)
+    # vLLM puts a ModelOpt file in the place of an absent section, with its own nesting.
+    if method.startswith("modelopt") or section.has("quant_algo") or section.has("quantization"):
+        return readers.modelopt_reader(section)
+    return readers.everything_as(Unknown(method or "an unnamed quantisation"), section, *readers.LEFT_OUT)
+
+
+_EXPERT_NUMBER = re.compile(r"experts\\?\.(\d+)(?=\\?\.|$)")
+_CLOSED_NUMBER = re.compile(r"experts\\?\.(\d+)(?=\\?\.)")
+"""Within a pattern: a number at its end could go on."""
+_LAYER_NUMBER = re.compile(r"layers\\?\.(?:\d+|\\d\+|\([\d|]*\)|\[[\d-]*\][+*]?)(?=\\?\.|$|\*)")
+_PATTERN = re.compile(r"^re:|^[-+]:|[*?\[(\\|^$]")
+# Pieces of a pattern that mean the same for each expert: words, `\.`, `.*`, `\d+` and the like, w1 to w3.
+_ALIKE = re.compile(r"(?:[A-Za-z_:-]|\\\.|\.[*+]|\*|\\[dw]\+|\[0-9\]\+|\[\^\.\]\+|[()|$^]|w[123]|\bw\[123\])*")
+
+
+def _experts_named(parts: Sequence[object]) -> set[int] | None:
+    """Numbers of experts that the files may treat apart from the others; None when any expert may be.
+
+    Experts that no file can tell apart have one format, so one of them speaks for all: models have thousands.
+    """
+    numbers: set[int] = set()
+    for text in _texts(parts):
+        numbers.update(int(number) for number in _EXPERT_NUMBER.findall(text))
+        if _PATTERN.search(text):
+            head, _, tail = _CLOSED_NUMBER.sub("", _LAYER_NUMBER.sub("", text)).partition("expert")
+            # In front of the experts a bare dot stands for a dot; behind, it could stand for a digit.
+            if not _ALIKE.fullmatch(re.sub(r"\\?\.[*+]?", "", head)) or not _ALIKE.fullmatch(tail):
+                return None
+    return numbers
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every key and text below a value of a config file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from map(str, value)
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def _first(parts: Sequence[Mapping[str, Any]], key: str) -> Any:
     return next((part[key] for part in parts if part.get(key)), None)
 
 
+# How experts are called in checkpoints; used where the model's own names are not known yet.
+_STYLES = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "ffn.experts.0.w1", "moe.gate_proj")
+_PREFIXES = ("model.layers.{i}.", "model.language_model.layers.{i}.", "language_model.model.layers.{i}.", "layers.{i}.")
+_EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\..*\.weight$")
+
+
 def surely_quantised(
     quantization_config: Section | None, num_layers: int, side_files: SideFiles | None = None
-) -> str | None:
+) -> ExpertsFormat | None:
     """The experts' format when no usual naming style leaves them out of the quantisation, else None.
 
-    For the time before the model's own names are known: it never rejects a checkpoint that may be fine.
+    For a model whose own names are not known: it never rejects a checkpoint that may be fine.
     """
     for file in MSMODELSLIM_FILES:
         # This tool lists every tensor, so the experts name themselves.
         described = (side_files or {}).get(file, {})
         listed = [name.removesuffix(".weight") for name in described if _EXPERT_WEIGHT.search(name)]
-        if (found := experts_format(None, listed, {file: described})) != BF16:
-            return found
-    layers = range(max(num_layers, 1))
-    styles = [(p, e) for p in _PREFIXES for e in _STYLES]
-    formats = [experts_format(quantization_config, [p.format(i=i) + e for i in layers]) for p, e in styles]
-    return None if BF16 in formats or any("some of" in f for f in formats) else formats[0]
+        if (form := experts_format(None, listed, {file: described})) != BF16:
+            return form
+    read = make_reader(quantization_config, side_files)
+    names = [f"{p}{e}".format(i=i) for p in _PREFIXES for e in _STYLES for i in range(max(num_layers, 1))]
+    found = {name: read(names_of(name)) for name in names}
+    return None if BF16 in found.values() else one_format(found)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_megamoe.cli.model import find_path, read_facts, read_model
+from vllm_megamoe.cli.model import find_path, read_files
 from vllm_megamoe.cli.plot import check_plot, draw
 from vllm_megamoe.cli.report.compare import compare, make_curve, read_profiles
 from vllm_megamoe.cli.report.make import make_report
@@ -44,14 +44,14 @@ def answer(asked: Asked) -> bool:
         raise ConfigError("--plot draws one profile; drop --compare, or plot each profile by itself.")
     if asked.plot is not None:
         check_plot(asked.plot)
-    model = read_facts(read_model(_where(asked)))
+    files = read_files(_where(asked))
     if asked.compare is not None:
-        comparison = compare(model, asked.request, read_profiles(asked.compare))
+        comparison = compare(files, asked.request, read_profiles(asked.compare))
         _print(comparison) if asked.as_json else show_comparison(comparison)
         return any(plan.holds for plan in comparison.profiles)
-    report, plan = make_report(model, asked.request)
+    report, plan, model = make_report(files, asked.request)
     if asked.plot is not None and plan is not None:
-        report = report.model_copy(update={"curve": make_curve(model, plan, report.ep_sizes)})
+        report = report.model_copy(update={"curve": make_curve(model.layers, plan, report.ep_sizes)})
         draw(report, asked.plot)
     _print(report) if asked.as_json else show_plan(report)
     return report.holds

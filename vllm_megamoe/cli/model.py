@@ -1,7 +1,4 @@
-"""Find and read the config files of a checkpoint; no weight is touched.
-
-From config files to the facts that the plan takes.
-"""
+"""Find and read the config files of a checkpoint, and what they say; no weight is touched."""
 
 import json
 import re
@@ -10,11 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.checkpoint.formats import FormatFacts, format_facts
-from vllm_megamoe.checkpoint.recognise import SIDE_FILES, formats_of
+from vllm_megamoe.checkpoint.formats import FormatFacts
+from vllm_megamoe.checkpoint.recognise import MODELOPT_FILE, SIDE_FILES
+from vllm_megamoe.cli.serve_line.engine import override, read_speculation, speculation_settings
+from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, read_layers, text_section
+from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
+from vllm_megamoe.plan.read_config.reader import text_section
 
 CONFIG = "config.json"
 _SUFFIX = "_config.json"
@@ -36,7 +36,7 @@ class ModelFiles:
     side_files: Mapping[str, Mapping[str, Any]]
 
 
-def read_model(text: str) -> ModelFiles:
+def read_files(text: str) -> ModelFiles:
     """Read what MODEL names: a folder with config.json in it, or one config file.
 
     Beside a file called `X_config.json` the others may be called `X_hf_quant_config.json` and the like. A file that
@@ -55,6 +55,46 @@ def read_model(text: str) -> ModelFiles:
             return ModelFiles(_name_of(path, side), {}, {side: _read(path)})
     config = _read(path)
     return ModelFiles(_name_of(path, CONFIG), config, _beside(path))
+
+
+def as_served(files: ModelFiles, line: ServeLine | None) -> tuple[ModelFiles, list[str]]:
+    """The files with `--hf-config-path` and `--hf-overrides` of a line, and sentences about what is not read.
+
+    Raises:
+        ConfigError: overrides that are no object.
+    """
+    if line is None:
+        return files, []
+    place, notes = line.value("hf-config-path"), []
+    if place is not None and find_path(place) is None:
+        notes.append(
+            f"--hf-config-path {place} is not read: no such folder here. This plan is for {files.name}'s config."
+        )
+    elif place is not None:
+        other = read_files(place)
+        # The description of a quantisation stays that of the weights, but for ModelOpt's, which vLLM reads there.
+        modelopt = {name: other.side_files[name] for name in (MODELOPT_FILE,) if name in other.side_files}
+        files = replace(files, config=other.config, side_files={**files.side_files, **modelopt})
+    changes = line.json("hf-overrides")
+    return (replace(files, config=override(files.config, changes)) if changes else files), notes
+
+
+def speculation_of(line: ServeLine | None) -> tuple[Speculation | None, list[str]]:
+    """What a line's speculation loads, and sentences about a draft model that is not here."""
+    settings = None if line is None else speculation_settings(line)
+    if settings is None:
+        return None, []
+
+    def find(name: str) -> DraftModel | None:
+        if find_path(name) is None:
+            return None
+        files = read_files(name)
+        return DraftModel(name, files.config, files.side_files, str(settings.get("quantization") or ""))
+
+    found = read_speculation(settings, find)
+    if found.draft is not None and not found.draft.config:
+        return found, [f"The draft model {found.draft.name} is not read: no such folder here. It is not in this plan."]
+    return found, []
 
 
 def find_path(text: str) -> Path | None:
@@ -126,42 +166,32 @@ _AUTO = {"float32": "bfloat16", "": "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What config files say about a model.
+    """A model as it would be served.
 
     Attributes:
         name: what a command line would call it.
-        architecture: class that config.json names, empty where it names none.
-        num_layers: decoder layers, 0 where the config does not say.
+        facts: what its config files say.
         dtype: what `--dtype auto` means for it.
-        layers: MoE layers, draft layers last; empty for a dense model.
-        known: whether a table or a registered function reads this architecture, not common key names alone.
         only_quantisation: whether no config.json was given, only a file that describes a quantisation.
     """
 
     name: str
-    architecture: str
-    num_layers: int
-    dtype: str
-    layers: tuple[MoeFacts, ...]
-    known: bool = True
+    facts: ModelFacts
+    dtype: str = "bfloat16"
     only_quantisation: bool = False
 
     @property
-    def num_drafts(self) -> int:
-        """Draft layers with experts."""
-        return sum(layer.draft for layer in self.layers)
-
-    def without_drafts(self) -> "Model":
-        """The model as it is served without speculation."""
-        return replace(self, layers=tuple(layer for layer in self.layers if not layer.draft))
+    def layers(self) -> tuple[MoeFacts, ...]:
+        """Layers with experts, draft layers last."""
+        return self.facts.layers
 
     @property
     def formats(self) -> tuple[FormatFacts, ...]:
         """Formats of the routed experts, in the order of the layers."""
-        return tuple(format_facts(name) for name in dict.fromkeys(layer.experts_format for layer in self.layers))
+        return tuple(form.facts for form in dict.fromkeys(layer.experts_format for layer in self.layers))
 
 
-def read_facts(files: ModelFiles) -> Model:
+def read_facts(files: ModelFiles, speculative: Speculation | None = None) -> Model:
     """Read a model's facts.
 
     Raises:
@@ -169,39 +199,9 @@ def read_facts(files: ModelFiles) -> Model:
     """
     config = files.config
     if not config and files.side_files:
-        return Model(files.name, "", 0, "bfloat16", (), only_quantisation=True)
-    section = text_section(config)
-    named = [part[key] for part in (section, config) for key in ("dtype", "torch_dtype") if part.get(key)]
+        return Model(files.name, ModelFacts("", 0, (), known=True), only_quantisation=True)
+    sections = (text_section(config), config)
+    named = [part[key] for part in sections for key in ("dtype", "torch_dtype") if part.get(key)]
     dtype = str(named[0]).removeprefix("torch.") if named else ""
-    layers = read_layers(config, formats_of(config, files.side_files))
-    for layer in layers:
-        _check(layer)
-    return Model(
-        name=files.name,
-        architecture=architecture_of(config),
-        num_layers=_num_layers(section),
-        dtype=_AUTO.get(dtype, dtype),
-        layers=layers,
-        known=is_known(config),
-    )
-
-
-def _check(layer: MoeFacts) -> None:
-    """Sizes that no model has come from a config that says them by names which are not known here."""
-    for name in ("hidden", "intermediate_hidden", "topk"):
-        if getattr(layer, name) < 1:
-            raise ConfigError(
-                f"config.json: {name} of {layer.name} is {getattr(layer, name)}; expected a size from 1. Correct the "
-                "file, or teach the model with register_model_facts(architecture, fn)."
-            )
-    if layer.topk > layer.num_experts:
-        raise ConfigError(
-            f"config.json: {layer.topk} experts per token of {layer.num_experts} in {layer.name}; expected no more "
-            "than there are. Correct the file."
-        )
-
-
-def _num_layers(section: Mapping[str, Any]) -> int:
-    """Decoder layers; some dense configs list a value for each block instead, and the number is for show only."""
-    counts = [section.get(name) for name in ("num_hidden_layers", "num_layers", "n_layers")]
-    return next((count for count in counts if isinstance(count, int)), 0)
+    facts = read_model(config, files.side_files, speculative=speculative)
+    return Model(files.name, facts, _AUTO.get(dtype, dtype))

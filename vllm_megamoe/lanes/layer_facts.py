@@ -1,20 +1,18 @@
-"""SharedFacts read from the shared MLP that a live MoERunner holds (vLLM 0.32).
+"""MoeFacts read from a MoE layer that vLLM has built: what the plan's facts from config.json are compared with.
 
-MoeFacts read from a live MoE layer (vLLM 0.32).
-
-vLLM asks for a layer's method while it builds RoutedExperts; the MoERunner around it, which alone knows the shared
-experts and a factor on the output, comes a moment later. So a layer is read twice: without its runner, to reject
-before weights exist, and with it.
+The routed experts (RoutedExperts and its FusedMoEConfig) say most of it; the shared experts and a factor on the output
+are those of the runner around them. vLLM 0.30 and 0.32 build both alike.
 """
 
-import re
 from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
+from vllm_megamoe.plan.read_config.reader import number_in
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
@@ -22,7 +20,7 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _PLAIN = {"SiluAndMul": "silu", "GeluAndMul": "gelu", "ReLUSquaredActivation": "relu2_no_mul", "LagunaMLP": "silu"}
 
 
-def read_shared(runner: Any, experts_format: str) -> SharedFacts | None:
+def read_shared(runner: Any, experts_format: ExpertsFormat) -> SharedFacts | None:
     """Facts of the runner's shared MLP; None for a layer without, or without a runner yet.
 
     Raises:
@@ -80,7 +78,11 @@ _STEP_LIMIT = 7.0
 
 
 def read_layer(
-    layer: Any, experts_format: str, runner: Any = None, shared_format: str = "bf16", text_config: Any = None
+    layer: Any,
+    experts_format: ExpertsFormat,
+    runner: Any = None,
+    shared_format: ExpertsFormat = BF16,
+    text_config: Any = None,
 ) -> MoeFacts:
     """Facts of one MoE layer.
 
@@ -135,12 +137,6 @@ def read_activation(moe: Any) -> ActivationFacts:
             name, beta=moe.activation_situ_beta or 1.0, linear_beta=moe.activation_situ_linear_beta or None
         )
     return ActivationFacts(name, limit if name == "silu" else None)
-
-
-def number_in(name: str) -> int:
-    """The decoder layer's number within a prefix, -1 where there is none."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
-    return int(found[1]) if found else -1
 
 
 def expert_names(layer: Any) -> list[str]:

@@ -1,9 +1,8 @@
-"""The modular kernel that vLLM's MoE runner asks about our layer; it is asked only, never run.
+"""The quantisation method that vLLM calls for each MoE layer: weights in, rows out.
 
-The runner reads from `quant_method.moe_kernel` whether the layer's output is already reduced and which dtype the router
-shall give. Without a kernel there it would all-reduce finished rows once more, in silence.
-
-The quantisation method that vLLM calls for each MoE layer.
+It carries a kernel of vLLM's that is asked only, never run. The runner reads from `quant_method.moe_kernel` whether the
+layer's output is already reduced and which dtype the router shall give; without a kernel there it would all-reduce
+finished rows once more, in silence.
 """
 
 import logging
@@ -22,7 +21,6 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 from vllm.model_executor.utils import set_weight_attrs
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.load_report import REPORT
@@ -94,7 +92,11 @@ class Surroundings(Protocol):
     """What stands around a layer's routed experts in the running engine; a lane knows it."""
 
     def whole_plan(self) -> LayerPlan:
-        """The layer's plan, now that its shared experts and factors are there too."""
+        """The layer's plan, compared with the layer now that its shared experts and factors are there too.
+
+        Raises:
+            ConfigError: they differ.
+        """
 
     def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
         """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
@@ -107,7 +109,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     Args:
         moe: vLLM's configuration of the layer.
-        plan: ours, of the routed experts alone: vLLM asks for a method before the layer's shared experts are at hand.
+        plan: the layer's, confirmed for the routed experts alone: vLLM asks for a method before the layer's shared
+            experts are at hand.
         seat: the layer's communicator.
         surroundings: where the rest of the layer comes from, once it is there.
     """
@@ -131,7 +134,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         return hidden_size, intermediate_size_per_partition
 
     def complete_plan(self) -> LayerPlan:
-        """The plan of the whole layer, from the time on when the model is built; made once."""
+        """The plan, confirmed for the whole layer from the time on when the model is built; looked at once."""
         if not self._is_whole:
             self.plan = self.surroundings.whole_plan()
             self._is_whole = True
@@ -184,7 +187,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             self.seat.size,
             plan.experts_per_rank,
             plan.shared.pieces if shared else 0,
-            operand_bytes(operands) + (operand_bytes(shared) if shared else 0),
+            operands.nbytes + (shared.nbytes if shared else 0),
             plan.num_max_tokens_per_rank,
         )
 

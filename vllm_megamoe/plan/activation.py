@@ -6,9 +6,14 @@ passed explicitly, because defaults differ between vLLM, products and revisions.
 
 import math
 from collections.abc import Callable
+from ctypes import c_float
 from dataclasses import dataclass
 
-from vllm_megamoe.plan.facts import ActivationFacts
+from vllm_megamoe.numerics.clamp import no_clamp
+from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts
+from vllm_megamoe.plan.verdict import Rejected, Violation
+from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles.profile import Profile
 
 # vLLM's constants of gpt-oss, whose config.json does not name them.
 _OAI_ALPHA, _OAI_BETA = 1.702, 1.0
@@ -35,19 +40,19 @@ class ActivationPlan:
 
 
 def _swiglu(facts: ActivationFacts) -> ActivationPlan:
-    return ActivationPlan("swiglu", limit_of(facts))
+    return ActivationPlan("swiglu", no_clamp(facts.limit))
 
 
 def _swiglustep(facts: ActivationFacts) -> ActivationPlan:
     # Without a limit, min(silu(g), inf) * u is plain SwiGLU, which every revision has.
-    limit = limit_of(facts)
+    limit = no_clamp(facts.limit)
     return ActivationPlan("swiglu" if limit is None else "swiglustep", limit)
 
 
 def _swigluoai(facts: ActivationFacts) -> ActivationPlan:
     alpha = _OAI_ALPHA if facts.alpha is None else facts.alpha
     beta = _OAI_BETA if facts.beta is None else facts.beta
-    return ActivationPlan("swigluoai", limit_of(facts), (("alpha", alpha), ("beta", beta)))
+    return ActivationPlan("swigluoai", no_clamp(facts.limit), (("alpha", alpha), ("beta", beta)))
 
 
 def _situ(facts: ActivationFacts) -> ActivationPlan:
@@ -68,13 +73,44 @@ ACTIVATIONS: dict[str, Callable[[ActivationFacts], ActivationPlan]] = {
 """vLLM's name -> the operator's activation. GELU, ReLU2 and ungated experts have no row: the operator lacks them."""
 
 
-def limit_of(facts: ActivationFacts) -> float | None:
-    """The clamp, None for None, 0 and infinity: configs write all three for "no clamp"."""
-    limit = facts.limit
-    return None if limit is None or limit == 0 or math.isinf(limit) else float(limit)
-
-
 def plan_activation(facts: ActivationFacts) -> ActivationPlan | None:
     """The operator's activation, or None when it has none for this one."""
     row = ACTIVATIONS.get(facts.name)
     return None if row is None else row(facts)
+
+
+def names_on(profile: Profile) -> list[str]:
+    """vLLM's names of the activations that the profile takes; without a limit swiglustep is swiglu, which all take."""
+    taken, some = limits_of(profile).activations.value, ActivationFacts(limit=7.0)
+    return [name for name, row in ACTIVATIONS.items() if row(some).name in taken]
+
+
+def activation_of(layer: MoeFacts, profile: Profile) -> ActivationPlan | Rejected[None]:
+    """The layer's activation, or why the operator cannot compute it on any product."""
+    plan = plan_activation(layer.activation)
+    if plan is None:
+        name = layer.activation.name
+        remedy = (
+            f"The operator has {', '.join(limits_of(profile).activations.value)} here: if this is one of them by "
+            f"another name, add a row {name!r} to ACTIVATIONS in vllm_megamoe/plan/activation.py; else serve this "
+            "model without --quantization megamoe."
+        )
+        expected = f"one of {', '.join(names_on(profile))}"
+        return Rejected(Violation(layer.name, f"activation {name!r}", expected, remedy), draft=None)
+    wrong = _wrong_numbers(plan)
+    if wrong:
+        remedy = "Correct the model's config: these are numbers of its activation."
+        return Rejected(Violation(layer.name, f"{plan.name} with {wrong[0]}", wrong[1], remedy), draft=None)
+    return plan
+
+
+def _wrong_numbers(plan: ActivationPlan) -> tuple[str, str] | None:
+    """What came and what was expected, for numbers that the operator takes on no product (operator_readme.txt:509)."""
+    if plan.clamp is not None and not plan.clamp > 0:
+        return f"a limit of {plan.clamp!r}", "a number above 0, or none"
+    for name, value in plan.params:
+        if not math.isfinite(c_float(value).value):
+            return f"{name} = {value!r}", "a finite float32"
+        if plan.name == "situglu" and not c_float(value).value > 0:
+            return f"{name} = {value!r}", "a number above 0"
+    return None

@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+
 Tokens = Literal["own", "replicated"]
 """Whether each rank of the communicator brings its own rows, or all bring the same ones (tensor parallel)."""
+
+
+SplitsRows = Literal["always", "one_stage", "never", "unknown"]
+"""Whether a MoE block splits its rows over tensor-parallel ranks when data parallelism is on too (sequence-parallel
+MoE): with any number of pipeline stages, with one stage alone, never, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class SharedFacts:
     hidden: int
     activation: ActivationFacts = ActivationFacts()
     gated: bool = False
-    experts_format: str = "bf16"
+    experts_format: ExpertsFormat = BF16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,13 @@ class MoeFacts:
         has_bias: whether the experts carry biases.
         router_weight_on_input: whether the router weight multiplies the input row instead of the expert's output.
         skips_reduction: whether the model reduces the layer's output itself, outside the layer.
-        experts_format: the checkpoint's format of the experts, `bf16` or the name of another one.
+        experts_format: the checkpoint's format of the experts.
         shared: the shared experts, None for none.
         routed_scaling_factor: factor on the routed sum, 1.0 for none.
         scale_on_output: whether the model's code applies that factor to the output instead of the router weights.
         model_hidden: width of the model's own rows; differs from `hidden` in latent MoE.
         draft: whether the layer belongs to a draft or MTP model.
+        splits_rows: see SplitsRows.
     """
 
     name: str
@@ -80,12 +88,13 @@ class MoeFacts:
     has_bias: bool = False
     router_weight_on_input: bool = False
     skips_reduction: bool = False
-    experts_format: str = "bf16"
+    experts_format: ExpertsFormat = BF16
     shared: SharedFacts | None = None
     routed_scaling_factor: float = 1.0
     scale_on_output: bool = False
     model_hidden: int = 0
     draft: bool = False
+    splits_rows: SplitsRows = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,8 @@ class EngineFacts:
         dtype: activation dtype, as torch names it without prefix (`bfloat16`).
         tensor_parallel, data_parallel, pipeline_parallel, prefill_context_parallel: sizes.
         expert_parallel: whether `--enable-expert-parallel` was given.
-        sequence_parallel: whether the model hands each tensor-parallel rank its own rows (None: not known yet).
+        sequence_parallel: whether the layers hand each tensor-parallel rank its own rows; None where the model decides,
+            see MoeFacts.splits_rows.
         max_num_batched_tokens: the scheduler's bound of rows per step and data-parallel rank.
         lora, eplb, dual_batch_overlap: whether that feature is on.
         hccl_buffsize_mb: HCCL_BUFFSIZE of the environment, None where it is not known.
@@ -121,6 +131,14 @@ class EngineFacts:
         if not self.expert_parallel:
             return 1
         return self.tensor_parallel * self.data_parallel * self.prefill_context_parallel
+
+    def splits_rows(self, layer: MoeFacts) -> bool | None:
+        """Whether a layer's rows are split over the tensor-parallel ranks; None where it is not known."""
+        if self.sequence_parallel is not None:
+            return self.sequence_parallel
+        one_stage = self.pipeline_parallel == 1
+        found: dict[SplitsRows, bool | None] = {"always": True, "one_stage": one_stage, "never": False, "unknown": None}
+        return found[layer.splits_rows]
 
     @property
     def tokens(self) -> Tokens:

@@ -1,10 +1,11 @@
-"""What the plan decides for one layer, and for all of them: plain frozen values that everybody else only reads.
+"""The plan as a value: what is decided for one layer and for all of them, frozen, which everybody else only reads.
 
-A layer's plan as the operator will see it: the plain values that the products' rules look at.
+`buffer_facts` and `call_facts` are a layer's plan as the operator will see it: what the products' rules look at.
 """
 
 from dataclasses import dataclass
 
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.plan.activation import ActivationPlan
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts, Tokens
@@ -101,16 +102,13 @@ class Plan:
 
 
 _COMBINE_QUANT = {"none": 0, "e5m2": 3, "e4m3": 4}
-# Codes of the use-case table (ACL's number + 256) and ACL's names.
-_NAMES = {258: "INT8", 285: "INT4", 291: "FLOAT8_E5M2", 292: "FLOAT8_E4M3FN", 296: "FLOAT4_E2M1"}
-_FORMATS = {2: "ND", 29: "FRACTAL_NZ", 51: "FRACTAL_NZ_C0_32"}
 
 
 def buffer_facts(
     layer: MoeFacts, use_case: UseCase, padding: Padding, ep_size: int, chunk: int, recv: int, options: Options
 ) -> BufferFacts:
     """Arguments of the layer's SymmBuffer."""
-    mode = USE_CASES[use_case]
+    facts = USE_CASES[use_case]
     return BufferFacts(
         ep_world_size=ep_size,
         num_experts=layer.num_experts,
@@ -118,12 +116,16 @@ def buffer_facts(
         num_topk=layer.topk,
         hidden=padding.hidden,
         max_recv_token_num=recv,
-        dispatch_quant_mode=mode.dispatch_quant_mode,
-        dispatch_quant_out_dtype=_NAMES.get(mode.dispatch_quant_out_dtype or 0),
+        dispatch_quant_mode=facts.dispatch_quant_mode,
+        dispatch_quant_out_dtype=None if facts.dispatched is None else facts.dispatched.name,
         combine_quant_mode=_COMBINE_QUANT[options.combine_quant],
         topk_weights_type=options.topk_weights_type,
         combine_comm_mode=options.combine_comm_mode,
     )
+
+
+_CARRIERS = {AclDtype.INT4: "INT8", AclDtype.FLOAT4_E2M1: "UINT8"}
+"""Dtype of the tensors that carry two 4-bit elements in a byte."""
 
 
 def call_facts(plan: LayerPlan, dtype: str, masked: bool) -> CallFacts:
@@ -143,14 +145,13 @@ def call_facts(plan: LayerPlan, dtype: str, masked: bool) -> CallFacts:
 
 def _weights(use_case: UseCase, intermediate_hidden: int, count: int, stacked: bool) -> WeightFacts:
     facts = USE_CASES[use_case]
-    # Weights have the dispatched type unless the table names another one; BF16 has neither.
-    element = _NAMES.get(facts.weight_type or facts.dispatch_quant_out_dtype or 0, "BF16")
+    element = facts.element.name
     return WeightFacts(
         element1=element,
         element2=element,
-        carrier="INT8" if element == "INT4" else "UINT8" if element == "FLOAT4_E2M1" else element,
-        format1=_FORMATS[facts.format1],
-        format2=_FORMATS[facts.format2],
+        carrier=_CARRIERS.get(facts.element, element),
+        format1=facts.format1.name,
+        format2=facts.format2.name,
         stacked=stacked,
         count=count,
         intermediate_hidden=intermediate_hidden,

@@ -1,10 +1,13 @@
 """The options of `--additional-config '{"megamoe": {...}}'`, checked word by word.
 
-Names and defaults are fixed by the design. An unknown name is an error that lists the valid ones and the nearest.
+Names and defaults are fixed by the design. An unknown name is an error that lists the valid ones and the nearest; so is
+a block of ours under a misspelt name, and an option of ours outside of its block. Other keys beside the block are the
+platform's own (vllm-ascend reads the same mapping).
 """
 
 import difflib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -70,18 +73,45 @@ class Options(BaseModel):
     @classmethod
     def read(cls, additional_config: object) -> tuple["Options", list[str]]:
         """As `parse`, but return what is wrong as sentences beside the options that are right."""
-        section = additional_config.get(KEY, {}) if isinstance(additional_config, Mapping) else {}
+        if additional_config is None:
+            return cls(), []
+        if not isinstance(additional_config, Mapping):
+            got = f"{additional_config!r} ({type(additional_config).__name__})"
+            return cls(), [f"additional_config is {got}; expected an object such as {EXAMPLE}. Write it as JSON."]
+        wrong = [sentence for key in additional_config for sentence in _misplaced(key, additional_config[key], cls)]
+        section = additional_config.get(KEY, {})
         if not isinstance(section, Mapping):
-            expected = f'an object such as {{"use_case": "auto"}}; options: {", ".join(cls.model_fields)}'
-            return cls(), [
-                f"additional_config[{KEY!r}] is {section!r} ({type(section).__name__}); expected {expected}."
-            ]
+            expected = f"an object such as {EXAMPLE}"
+            wrong.append(
+                f"additional_config[{KEY!r}] is {section!r} ({type(section).__name__}); expected {expected}. Options: "
+                f"{', '.join(cls.model_fields)}."
+            )
+            return cls(), wrong
         try:
-            return cls.model_validate(dict(section)), []
+            return cls.model_validate(dict(section)), wrong
         except ValidationError as error:
             details = error.errors(include_url=False)
             right = {k: v for k, v in section.items() if k not in {d["loc"][0] for d in details}}
-            return cls.model_validate(right), [_sentence(detail, cls) for detail in details]
+            return cls.model_validate(right), [*wrong, *(_sentence(detail, cls) for detail in details)]
+
+
+EXAMPLE = f'{{"{KEY}": {{"use_case": "auto"}}}}'
+_ALIKE = 0.8
+"""Likeness from which a name counts as a misspelling of ours; the nearest key of vllm-ascend's, `enable_fused_mc2`, has
+less than half of it."""
+
+
+def _misplaced(key: object, value: object, model: type[BaseModel]) -> Iterator[str]:
+    """What is wrong with a key beside our block: our name misspelt, or an option that belongs inside."""
+    if key == KEY:
+        return
+    name = str(key)
+    plain = "".join(character for character in name.lower() if character.isalnum()).removeprefix("vllm")
+    if difflib.SequenceMatcher(None, plain, KEY).ratio() >= _ALIKE:
+        yield f"additional_config has {name!r}; expected {KEY!r}. Rename it: {name!r} is not read."
+    elif name in model.model_fields:
+        moved = json.dumps({KEY: {name: value}}, default=repr)
+        yield f"additional_config has the option {name!r} outside of {KEY!r}; expected {moved}. Move it there."
 
 
 def _sentence(detail: Any, model: type[BaseModel]) -> str:

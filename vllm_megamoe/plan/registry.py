@@ -9,6 +9,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from vllm_megamoe.checkpoint.formats import ExpertsFormat
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 
@@ -26,7 +27,8 @@ def register_model_facts(architecture: str, fn: ReadFacts) -> None:
 
     Args:
         architecture: the entry of config.json's `architectures`, such as `MyMoeForCausalLM`.
-        fn: returns one MoeFacts per MoE layer. Its `experts_format` says how the experts are stored.
+        fn: returns one MoeFacts per MoE layer. Its `experts_format` says how the experts are stored
+            (vllm_megamoe.checkpoint.formats: `BF16`, or `format_named(name)`).
 
     Raises:
         ConfigError: for an empty name, something that cannot be called, or a name that is taught already.
@@ -92,6 +94,8 @@ def _checked(architecture: str, result: object) -> tuple[MoeFacts, ...]:
     for place, item in enumerate(facts):
         if not isinstance(item, MoeFacts):
             raise _wrong(architecture, f"an item {place} of type {type(item).__name__}")
+        if not isinstance(item.experts_format, ExpertsFormat):
+            raise _wrong(architecture, f"an item {place} whose experts_format is {item.experts_format!r}")
     return facts
 
 

@@ -6,11 +6,9 @@ from typing import Literal
 from vllm_megamoe.plan.activation import plan_activation
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
 from vllm_megamoe.plan.options import Options
+from vllm_megamoe.profiles.limits import Limits, limits_of
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
-
-MAX_FUSED = 4
-"""operator_readme.txt, sharedExpertNumPerRank: 0 to 4."""
+from vllm_megamoe.profiles.use_cases import UseCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +39,20 @@ def plan_shared(layer: MoeFacts, use_case: UseCase, profile: Profile, options: O
     if shared is None:
         return SharedPlan("none")
     reason = "fuse_shared_experts is off" if options.fuse_shared_experts == "off" else ""
-    reason = reason or _product(profile, use_case) or _model(layer, shared)
+    limits = limits_of(profile)
+    reason = reason or _product(limits, use_case) or _model(layer, shared, limits)
     if reason:
         return SharedPlan("vllm", 0, reason)
     return SharedPlan("fused", shared.intermediate_hidden // layer.intermediate_hidden)
 
 
-def _product(profile: Profile, use_case: UseCase) -> str:
-    """operator_readme.txt: shared experts exist on 950 only, in FP8 and FP4; 9.1.0 has no arguments for them.
-
-    The twin without a profile adds BF16. INT8 stays with vLLM: consent to quantise experts is not consent to more.
-    """
-    family = USE_CASES[use_case].family
-    if profile.product == "none":
-        return "the operator takes FP8 and FP4 only, the twin BF16 too" if family == "int" else ""
-    if profile.is_a2_a3:
-        return f"the operator has none on {profile.product.upper()}"
-    if profile.revision == "9.1":
-        return "the operator of CANN 9.1.0 has no arguments for them"
-    return "" if family == "mx" else "the operator takes FP8 and FP4 only"
+def _product(limits: Limits, use_case: UseCase) -> str:
+    if not limits.max_shared_experts.value:
+        return limits.max_shared_experts.why
+    return "" if use_case in limits.shared_use_cases.value else limits.shared_use_cases.why
 
 
-def _model(layer: MoeFacts, shared: SharedFacts) -> str:
+def _model(layer: MoeFacts, shared: SharedFacts, limits: Limits) -> str:
     if shared.gated:
         return "a gate per token multiplies them, the operator adds them unweighted"
     if shared.hidden != layer.hidden:
@@ -73,8 +63,8 @@ def _model(layer: MoeFacts, shared: SharedFacts) -> str:
     if shared.experts_format != layer.experts_format:
         return f"their format is {shared.experts_format}, the routed experts' {layer.experts_format}"
     pieces, rest = divmod(shared.intermediate_hidden, layer.intermediate_hidden)
-    if rest:
+    if rest or not pieces:
         return f"their width {shared.intermediate_hidden} is no multiple of the routed {layer.intermediate_hidden}"
-    if pieces > MAX_FUSED:
-        return f"they would be {pieces} experts of the routed width, the operator takes {MAX_FUSED}"
+    if pieces > limits.max_shared_experts.value:
+        return f"they would be {pieces} experts of the routed width, and {limits.max_shared_experts.why}"
     return ""

@@ -1,4 +1,4 @@
-"""What the rules of a product look at: plain values of a buffer and of a call, with no tensor in them.
+"""What the rules of a product look at, and what they answer: plain values of a buffer and of a call, no tensor in them.
 
 The twin fills them from its arguments, the CANN adapter from the tensors' metadata, the plan from the model's config,
 so that one set of rules serves all three. Element types and formats go by ACL's names (`BF16`, `INT4`, `FRACTAL_NZ`).
@@ -6,6 +6,15 @@ so that one set of rules serves all three. Element types and formats go by ACL's
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from vllm_megamoe.acl import AclDtype, AclFormat
+
+E5M2, E4M3 = AclDtype.FLOAT8_E5M2.name, AclDtype.FLOAT8_E4M3FN.name
+E2M1 = AclDtype.FLOAT4_E2M1.name
+MX_ELEMENTS = (E5M2, E4M3, E2M1)
+"""Element types in groups of 32 with a power-of-two scale."""
+ND, NZ = AclFormat.ND.name, AclFormat.FRACTAL_NZ.name
+C0_32 = AclFormat.FRACTAL_NZ_C0_32.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +72,8 @@ class WeightFacts:
 
     element1: str
     element2: str
-    format1: str = "ND"
-    format2: str = "ND"
+    format1: str = ND
+    format2: str = ND
     carrier: str = ""
     stacked: bool = False
     count: int

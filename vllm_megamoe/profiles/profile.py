@@ -11,6 +11,11 @@ Topology = Literal["mte", "urma"]
 
 PROFILE_NAMES = ("none", "a2@9.1", "a3@9.1", "950@9.1", "a2@9.2", "a3@9.2", "950@9.2")
 
+REVISIONS = (
+    "9.1 is CANN 9.1.0, 9.2 the operator source of 2026-08-21; CANN 9.2.0 itself (2026-09-30) has not been read yet"
+)
+"""What the names of profiles mean, said wherever a profile is shown."""
+
 # Products that the operator's documents exclude (operator_readme.txt and torch_api.txt, product tables), as users spell
 # them: device names, SoC names and the inference and training cards older than Atlas A2.
 UNSUPPORTED = ("310", "310p", "200i", "500", "910", "910a", "a1")
@@ -23,8 +28,8 @@ class Profile:
     Attributes:
         name: one of PROFILE_NAMES.
         product: `a2`, `a3`, `950`, or `none` for the twin with all that the documents describe.
-        revision: `9.1` is CANN 9.1.0 (torch_api.txt and the 9.1.0 branch), `9.2` the operator source of 2026-08 and
-            later (operator_readme.txt and the newest source).
+        revision: see REVISIONS; 9.1 follows torch_api.txt and the 9.1.0 branch, 9.2 operator_readme.txt and the newest
+            source.
         topology: of a 950 communicator, `mte` inside one UB domain, `urma` across super-nodes; `mte` elsewhere.
     """
 

@@ -77,6 +77,8 @@ def test_layers(architecture: str, keys: dict[str, Any], expected: list[int]) ->
     ],
 )
 def test_draft_layers(architecture: str, keys: dict[str, Any], names: list[str]) -> None:
+    if "hybrid_override_pattern" in keys:
+        keys = {**keys, "num_hidden_layers": len(keys["hybrid_override_pattern"])}
     layers = read_layers({**SIZES, "architectures": [architecture], **keys})
     assert [layer.name.removesuffix(".experts") for layer in layers if layer.draft] == names
 

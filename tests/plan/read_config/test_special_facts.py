@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, Known, format_named
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.read_config.reader import read_layers
 
@@ -118,9 +119,9 @@ def test_what_the_operator_lacks_keeps_its_name(model: str, name: str, shared_di
 def test_formats_are_asked_by_vllms_names() -> None:
     asked: list[str] = []
 
-    def format_of(name: str) -> str:
-        asked.append(name)
-        return "fp8-block" if name.endswith(".experts") else "bf16"
+    def format_of(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
+        asked.append(prefix)
+        return format_named("fp8-block") if prefix.endswith(".experts") else BF16
 
     config = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": {**SIZES, "n_shared_experts": 2}}
     facts = read_layers(config, format_of)[0]
@@ -128,5 +129,5 @@ def test_formats_are_asked_by_vllms_names() -> None:
         "language_model.model.layers.0.mlp.experts",
         "language_model.model.layers.0.mlp.shared_experts",
     ]
-    assert facts.experts_format == "fp8-block"
-    assert facts.shared == SharedFacts(96, 64, SILU, experts_format="bf16")
+    assert facts.experts_format == Known("fp8-block")
+    assert facts.shared == SharedFacts(96, 64, SILU, experts_format=BF16)

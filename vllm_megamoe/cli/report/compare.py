@@ -4,24 +4,26 @@ Several profiles for one model.
 """
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_megamoe.cli.model import Model
+from vllm_megamoe.cli.model import ModelFiles
 from vllm_megamoe.cli.report.groups import memory_of, wire_of
 from vllm_megamoe.cli.report.make import at_ep_size, make_report
 from vllm_megamoe.cli.report.schema import ComparisonReport, CurvePoint
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.plan import draft_plan
+from vllm_megamoe.plan.plan import draft_plan, plan_of
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 
 
-def make_curve(model: Model, plan: Plan, sizes: tuple[int, ...]) -> tuple[CurvePoint, ...]:
+def make_curve(layers: Sequence[MoeFacts], plan: Plan, sizes: tuple[int, ...]) -> tuple[CurvePoint, ...]:
     """One point for each size at which something can be planned; options and tokens stay."""
     points = []
     for size in sizes:
-        there, _ = draft_plan(at_ep_size(plan.engine, size), model.layers, plan.options)
+        there = plan_of(draft_plan(at_ep_size(plan.engine, size), layers, plan.options))
         memory, wire = memory_of(there), wire_of(there)
         if memory is not None and wire is not None:
             points.append(CurvePoint(ep_size=size, memory=memory, wire=wire))
@@ -47,7 +49,7 @@ def read_profiles(text: str) -> tuple[str, ...]:
     return names
 
 
-def compare(model: Model, request: Request, names: tuple[str, ...]) -> ComparisonReport:
+def compare(files: ModelFiles, request: Request, names: tuple[str, ...]) -> ComparisonReport:
     """One report per profile; all other arguments stay."""
     reports = []
     for name in names:
@@ -55,5 +57,5 @@ def compare(model: Model, request: Request, names: tuple[str, ...]) -> Compariso
         if not name.startswith("950"):
             # Only 950 has topologies.
             options.pop("topology", None)
-        reports.append(make_report(model, replace(request, options=options))[0])
-    return ComparisonReport(model=model.name, profiles=tuple(reports))
+        reports.append(make_report(files, replace(request, options=options))[0])
+    return ComparisonReport(model=files.name, profiles=tuple(reports))

@@ -20,7 +20,7 @@ from vllm_megamoe.cli.report.schema import (
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
 from vllm_megamoe.plan.screen import kinds, layer_numbers, number_runs
-from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles import limits
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.sizes.wire import wire_bytes_per_token
 
@@ -64,22 +64,13 @@ def hccl_of(plan: Plan) -> int | None:
     return max((layer.hccl_buffsize_mb for layer in plan.layers if layer.hccl_buffsize_mb is not None), default=None)
 
 
-_MOST = 1024
-"""No profile takes more ranks (docs/limits.md)."""
 _USUAL = 8
 """Ranks of one host, the size that is chosen where none was asked for."""
 
 
 def legal_ep_sizes(layers: Iterable[MoeFacts], profile: Profile) -> tuple[int, ...]:
     """Sizes that divide the experts of every layer and stay within the profile's limits, ascending."""
-    limits = limits_of(profile)
-    counts = {layer.num_experts for layer in layers}
-    return tuple(
-        size
-        for size in range(1, min(max(counts, default=0), _MOST) + 1)
-        if size in limits.ep_sizes.value
-        and all(n % size == 0 and n // size <= limits.max_experts_per_rank.value for n in counts)
-    )
+    return limits.legal_ep_sizes(limits.limits_of(profile), (layer.num_experts for layer in layers))
 
 
 def usual_size(legal: tuple[int, ...], profile: Profile) -> int:
@@ -133,7 +124,7 @@ def _of_facts(facts: MoeFacts, numbers: str, count: int, ep_size: int) -> GroupR
         layers=numbers,
         count=count,
         draft=facts.draft,
-        format=facts.experts_format,
+        format=str(facts.experts_format),
         num_experts=facts.num_experts,
         experts_per_rank=facts.num_experts // ep_size,
         topk=facts.topk,

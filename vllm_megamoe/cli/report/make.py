@@ -1,44 +1,62 @@
-"""What a reader should know beside the plan: sentences that violate nothing.
-
-The answer in a sentence.
-
-Plan a model and put the answer together.
-"""
+"""Plan a model and put the answer together: the plan's numbers, the sentences around them, and the line to copy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_megamoe.cli.model import Model
+from vllm_megamoe.cli.model import Model, ModelFiles, as_served, read_facts, speculation_of
 from vllm_megamoe.cli.report.groups import hccl_of, legal_ep_sizes, make_groups, memory_of, usual_size, wire_of
 from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.correct import correct_line, set_given
-from vllm_megamoe.cli.serve_line.engine import read_engine, speculates
+from vllm_megamoe.cli.serve_line.engine import read_engine
+from vllm_megamoe.cli.serve_line.foreign import not_read
 from vllm_megamoe.cli.serve_line.line import ServeLine, Step, write_line
 from vllm_megamoe.cli.serve_line.read import read_line
 from vllm_megamoe.cli.serve_line.suggest import correct_variables, suggest_line
 from vllm_megamoe.environment import PROFILE_VARIABLE
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.model import Speculation
 from vllm_megamoe.plan.options import KEY, Options
-from vllm_megamoe.plan.plan import draft_plan
-from vllm_megamoe.profiles.profile import Profile, find_profile
+from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
+from vllm_megamoe.plan.read_config.architectures import in_vllm
+from vllm_megamoe.profiles.profile import REVISIONS, Profile, find_profile
 
 
-def notes_of(model: Model, drafts_left_out: int, line: ServeLine | None) -> Iterator[str]:
-    """Sentences about the model and the command line."""
-    if model.layers and not model.known:
-        yield (
-            f"{model.architecture or 'This architecture'} stands in no table: its config was read by the names that "
-            "most configs share. Compare the sizes with the model's code, or teach it with register_model_facts."
-        )
+def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: EngineFacts) -> Iterator[str]:
+    """Sentences about the model, the profile, the engine and the command line."""
+    if profile.product != "none":
+        yield f"Of profiles {REVISIONS}."
+    yield from _vllms_of(model)
+    yield from model.facts.notes
     for each in model.formats:
         if not each.loads:
             yield f"{each.label} cannot be loaded yet; {each.note}."
-    if drafts_left_out:
-        yield f"{drafts_left_out} draft (MTP) layer(s) with experts are left out; --draft plans them, for speculation."
-    if line is not None and line.value("config") is not None:
-        yield f"--config {line.value('config')} is not read: flags in it are not part of this plan."
+    split = [engine.splits_rows(layer) for layer in model.layers]
+    if None in split and engine.tensor_parallel > 1 and engine.data_parallel > 1:
+        yield (
+            "Whether vLLM splits this model's rows over the tensor-parallel ranks is not known here; if it does not, "
+            "the server rejects tensor and data parallelism together while it builds the layers."
+        )
+    if model.facts.drafts_left_out:
+        left_out = f"{model.facts.drafts_left_out} draft (MTP) layer(s) with experts are left out"
+        yield f"{left_out}; --draft plans them, for speculation."
+    if line is not None:
+        yield from not_read(line)
+
+
+def _vllms_of(model: Model) -> Iterator[str]:
+    """Which releases of vLLM lack a class of this architecture."""
+    architecture = model.facts.architecture
+    found = in_vllm(architecture)
+    if not architecture or found.releases == found.all_releases:
+        return
+    missing = " and ".join(release for release in found.all_releases if release not in found.releases)
+    dropped = f"; the last release with one is {found.last}" if found.last else ""
+    yield (
+        f"vLLM {missing} has no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
+        "from transformers, if that has it, and this plan does not describe its layers."
+    )
 
 
 def summary_of(model: Model, engine: EngineFacts, profile: Profile, violated: int) -> str:
@@ -48,8 +66,10 @@ def summary_of(model: Model, engine: EngineFacts, profile: Profile, violated: in
             "This file describes a quantisation and no layers: there is nothing to plan. Give the checkpoint's "
             "config.json; a file like this one beside it is read too."
         )
-    if not model.layers:
+    if not model.layers and model.facts.known:
         return "This model has no MoE layer: --quantization megamoe would change nothing."
+    if not model.layers:
+        return "No experts under names known here; if there are none, --quantization megamoe would change nothing."
     ranks = f"{engine.ep_size} rank" + ("s" if engine.ep_size > 1 else "")
     where = f"under profile {profile.name} on {ranks}"
     if violated:
@@ -76,32 +96,37 @@ class _Setting:
     steps: tuple[Step, ...] = ()
 
 
-def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None]:
+def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan | None, Model]:
     """Plan what was asked for.
 
     Returns:
-        The report, and the plan that it was made from; None for a model without experts.
+        The report, the plan that it was made from (None for a model without experts), and the model as it was read.
 
     Raises:
         ConfigError: for a command line, an option or a profile that cannot be read.
     """
     line = read_line(request.line) if request.line else None
-    left_out = 0 if request.draft or (line is not None and speculates(line)) else model.num_drafts
-    if left_out:
-        model = model.without_drafts()
+    files, unread = as_served(files, line)
+    speculative, missing = speculation_of(line)
+    if request.draft and speculative is None:
+        speculative = Speculation("mtp")
+    model = read_facts(files, speculative)
+    unread += missing
     setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
     if not model.layers:
-        return _without_experts(model, setting), None
-    plan, violations = draft_plan(setting.engine, model.layers, setting.options)
+        return _without_experts(model, setting, line, unread), None, model
+    verdict = draft_plan(setting.engine, model.layers, setting.options)
+    plan, violations = plan_of(verdict), violations_of(verdict)
     wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     line, steps = _command(model, setting, plan, request.draft)
     report = PlanReport(
         model=model.name,
-        architecture=model.architecture,
-        num_layers=model.num_layers,
+        architecture=model.facts.architecture,
+        in_vllm=in_vllm(model.facts.architecture).releases,
+        num_layers=model.facts.num_layers,
         moe_layers=len(model.layers),
-        drafts_left_out=left_out,
+        drafts_left_out=model.facts.drafts_left_out,
         summary=summary_of(model, setting.engine, setting.profile, len(wrong)),
         holds=not wrong,
         profile=setting.profile.name,
@@ -114,11 +139,11 @@ def make_report(model: Model, request: Request) -> tuple[PlanReport, Plan | None
         hccl_buffsize_mb=hccl_of(plan),
         wire=wire_of(plan),
         violations=tuple(wrong),
-        notes=tuple(notes_of(model, left_out, setting.line)),
+        notes=(*unread, *notes_of(model, setting.profile, setting.line, setting.engine)),
         corrections=steps,
         command=write_line(line) if setting.line is not None or not wrong else None,
     )
-    return report, plan
+    return report, plan, model
 
 
 def _from_sizes(model: Model, request: Request) -> _Setting:
@@ -180,16 +205,18 @@ def _engine(setting: _Setting) -> EngineReport:
     )
 
 
-def _without_experts(model: Model, setting: _Setting) -> PlanReport:
+def _without_experts(model: Model, setting: _Setting, line: ServeLine | None, unread: list[str]) -> PlanReport:
     return PlanReport(
         model=model.name,
-        architecture=model.architecture,
-        num_layers=model.num_layers,
+        architecture=model.facts.architecture,
+        in_vllm=in_vllm(model.facts.architecture).releases,
+        num_layers=model.facts.num_layers,
         moe_layers=0,
         summary=summary_of(model, setting.engine, setting.profile, 0),
         holds=True,
         profile=setting.profile.name,
         topology=setting.profile.topology,
+        notes=(*unread, *notes_of(model, setting.profile, line, setting.engine)),
     )
 
 

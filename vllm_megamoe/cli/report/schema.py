@@ -194,6 +194,7 @@ class PlanReport(_Part):
     Attributes:
         schema_version: 1.
         model, architecture, num_layers: as the config says.
+        in_vllm: releases of vLLM, of those that this package meets, that have a class of this architecture.
         moe_layers: layers with routed experts that were planned; 0 for a dense model.
         drafts_left_out: draft (MTP) layers with experts that were not, because speculation was not asked for.
         summary: the answer in a sentence.
@@ -215,6 +216,7 @@ class PlanReport(_Part):
     schema_version: int = 1
     model: str
     architecture: str
+    in_vllm: tuple[str, ...] = ()
     num_layers: int
     moe_layers: int
     drafts_left_out: int = 0

@@ -1,6 +1,6 @@
-"""Sizes that were given beside a command line: they win over those of the line, as the megamoe options do.
+"""Bring a command line to what `--quantization megamoe` needs, each change with its reason.
 
-Bring a command line to what `--quantization megamoe` needs, each change with its reason.
+Sizes that were given beside the line win over those of the line, as the megamoe options do.
 """
 
 import json
@@ -10,7 +10,8 @@ from typing import Any
 
 from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.engine import FEATURES
-from vllm_megamoe.cli.serve_line.line import ServeLine, Step, config_flag, make_flag, put, without
+from vllm_megamoe.cli.serve_line.foreign import drop_foreign
+from vllm_megamoe.cli.serve_line.line import ServeLine, Step, json_flag, make_flag, put, without
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import KEY
 
@@ -45,7 +46,7 @@ _WHY_NOT = {
 # Flags that mean nothing without the feature (vLLM 0.32, EngineArgs), as the beginning of a name.
 _GO_WITH = {
     "lora": ("lora-", "max-lora", "max-cpu-loras", "default-mm-loras", "fully-sharded-loras", "specialize-active-lora"),
-    "eplb": ("eplb-", "num-redundant-experts"),
+    "eplb": ("eplb-",),
     "dual_batch_overlap": ("dbo-",),
 }
 
@@ -64,7 +65,8 @@ def correct_line(
     Returns:
         The corrected line and the steps, in the order drop, add, set.
     """
-    steps = list(before)
+    line, found = drop_foreign(line)
+    steps = [*before, *found]
     for change in (_features, _placement, _context_parallel, _quantization, _experts, _dtype):
         line, found = change(line, engine)
         steps += found
@@ -143,7 +145,7 @@ def _options(line: ServeLine, options: Mapping[str, Any]) -> _Change:
         return line, []
     merged = {**config, KEY: {**section, **options}}
     # The dotted spellings are in the merged object now.
-    line = replace(line, flags=put(line.flags, config_flag(merged)))
+    line = replace(line, flags=put(line.flags, json_flag("additional-config", merged)))
     step = Step(
         action="set" if config else "add",
         what=f"--additional-config '{json.dumps(merged)}'",

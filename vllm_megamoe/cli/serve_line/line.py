@@ -1,8 +1,6 @@
-"""A command line as its parts: environment, command, model, flags.
+"""A command line as its parts (environment, command, model, flags), a change to it, and how it is written again.
 
-One change to a command line.
-
-Write a command line so that a shell reads it as it is meant.
+What is written keeps the words of the user, so that a shell reads it as it was meant.
 """
 
 import json
@@ -86,46 +84,61 @@ class ServeLine:
         return int(digits) * (factor or 1)
 
     def additional_config(self) -> dict[str, Any]:
-        """The value of `--additional-config`, with its dotted forms merged into it.
+        """The value of `--additional-config`; see `json`."""
+        return self.json("additional-config") or {}
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """A flag's JSON object; dotted forms, where there are any, are all of it, as vLLM's parser has it.
+
+        Returns:
+            The object, None where the flag is absent.
 
         Raises:
             ConfigError: when it is not a JSON object.
         """
-        text = self.value("additional-config")
-        merged = _json_object(text) if text is not None else {}
-        for flag in self.flags:
-            if flag.name == "additional-config" and flag.path and flag.values:
-                _put(merged, flag.path, _json_or_text(flag.values[0]))
+        dotted = [flag for flag in self.flags if flag.name == name and flag.path and flag.values]
+        text = self.value(name)
+        if not dotted:
+            return None if text is None else _json_object(name, text)
+        merged: dict[str, Any] = {}
+        for flag in dotted:
+            _put(name, merged, flag.path, flag.values[0])
         return merged
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"--additional-config {text!r} is not JSON ({error.msg} at character {error.pos}); expected an object, as "
-            '\'{"megamoe": {"profile": "a3@9.1"}}\', in single quotes.'
+            f"--{name} {text!r} is not JSON ({error}); expected an object in single quotes, such as "
+            '\'{"megamoe": {"profile": "a3@9.1"}}\'.'
         ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"--additional-config {text!r} is {type(found).__name__}; expected a JSON object.")
+        raise ConfigError(
+            f"--{name} {text!r} is {type(found).__name__}; expected a JSON object. Write {{...}} in single quotes."
+        )
     return found
+
+
+def _put(name: str, target: dict[str, Any], path: tuple[str, ...], text: str) -> None:
+    """Set what a dotted form says: JSON or a word, and a list with commas behind `+`."""
+    value: Any = text.split(",") if path[-1].endswith("+") else _json_or_text(text)
+    for key in path[:-1]:
+        below = target.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"--{name}.{'.'.join(path)}: {key!r} holds {below!r}; expected an object. Give it in one form only."
+            )
+        target = below
+    target[path[-1].removesuffix("+")] = value
 
 
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
-
-
-def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    for key in path[:-1]:
-        below = target.setdefault(key, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"--additional-config.{'.'.join(path)}: {key!r} holds {below!r}; expected an object.")
-        target = below
-    target[path[-1]] = value
 
 
 class Step(BaseModel):
@@ -162,9 +175,9 @@ def make_flag(name: str, *values: str) -> Flag:
     return Flag(name, values, (f"--{name}", *values))
 
 
-def config_flag(config: Mapping[str, Any]) -> Flag:
-    """`--additional-config` with a JSON object."""
-    return make_flag("additional-config", json.dumps(config))
+def json_flag(name: str, config: Mapping[str, Any]) -> Flag:
+    """A flag with a JSON object."""
+    return make_flag(name, json.dumps(config))
 
 
 def without(flags: Sequence[Flag], *names: str) -> tuple[Flag, ...]:

@@ -1,12 +1,9 @@
-"""Environment variables that a line needs, known once the plan is.
-
-The `vllm serve` line of a plan that was made from sizes and options.
-"""
+"""What follows from a plan: the environment variables that a line needs, and a whole line where none was given."""
 
 import json
 from dataclasses import replace
 
-from vllm_megamoe.cli.serve_line.line import Flag, ServeLine, Step, config_flag, make_flag
+from vllm_megamoe.cli.serve_line.line import Flag, ServeLine, Step, json_flag, make_flag
 from vllm_megamoe.environment import BUFFSIZE_VARIABLE, DEFAULT_MB
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import KEY, Options
@@ -93,4 +90,4 @@ def _options(options: Options) -> list[Flag]:
     if options.chosen_profile != "none":
         # The environment of the host that serves may name another one.
         chosen = {"profile": options.chosen_profile, **chosen}
-    return [config_flag({KEY: chosen})] if chosen else []
+    return [json_flag("additional-config", {KEY: chosen})] if chosen else []

@@ -31,8 +31,9 @@ def show_plan(report: PlanReport) -> None:
             console.print(Text("\nThe command line", style="bold"))
         console.print(f"  {step.action:4} {step.what}\n       {step.why}")
     if report.command is not None:
-        title = "\nServe it with" if report.holds else "\nThe corrected line, which still violates the rules above"
-        console.print(Text(title, style="bold"))
+        where = "" if report.in_vllm else ", where vLLM has this architecture (see the note above)"
+        title = f"Serve it with{where}" if report.holds else "The corrected line, which still violates the rules above"
+        console.print(Text(f"\n{title}", style="bold"))
         print_whole(report.command)
     elif report.corrections == () and report.moe_layers and report.holds is False:
         console.print(Text("\nNo command line is printed while rules are violated.", style="dim"))

@@ -5,8 +5,9 @@ Sources: the model files of vLLM 0.32 named beside each rule.
 
 from collections.abc import Callable
 
+from vllm_megamoe.numerics.clamp import no_clamp
 from vllm_megamoe.plan.facts import ActivationFacts
-from vllm_megamoe.plan.read_config.keys import Keys, no_clamp
+from vllm_megamoe.plan.read_config.keys import Keys
 
 ActivationOf = Callable[[Keys, int], ActivationFacts]
 """From the config and a layer's number; numbers beyond the decoder are draft layers."""

@@ -1,17 +1,12 @@
-"""DeepSeek's line and the models built on its code: Kimi, GLM, LongCat, Pangu (vLLM 0.32's model files).
+"""The rows of all families but DeepSeek's line, and the table of all of them (vLLM 0.32's model files).
 
-Families whose routed experts stand alone (vLLM 0.32's model files of the same names).
-
-Qwen's line: shared experts stand behind a sigmoid gate (vLLM 0.32's qwen2_moe, qwen3_moe, qwen3_next, qwen3_5,
-qwen4_exp).
-
-Other families with shared experts, and the hybrid ones (vLLM 0.32's model files of the same names).
-
-The table of families, and the multimodal models that hold one of them.
+Three kinds: routed experts alone; Qwen's line, whose shared experts stand behind a sigmoid gate; and the other families
+with shared experts, hybrid ones among them.
 """
 
 from vllm_megamoe.plan.read_config import activations as act
-from vllm_megamoe.plan.read_config.activations import clamped, deepseek_v4, gelu_tanh, gpt_oss, hidden_act, kimi, silu
+from vllm_megamoe.plan.read_config.activations import gelu_tanh, gpt_oss, silu
+from vllm_megamoe.plan.read_config.deepseek_line import DEEPSEEK_LINE
 from vllm_megamoe.plan.read_config.family import NUM_SHARED, DraftRule, Family, SharedRule
 from vllm_megamoe.plan.read_config.where import (
     after_dense,
@@ -29,114 +24,42 @@ from vllm_megamoe.plan.read_config.where import (
     every,
 )
 
-_SHARED = SharedRule(count=NUM_SHARED)
-
-DEEPSEEK = (
-    # deepseek_v2.py: the factor multiplies the output.
-    Family(
-        ("DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"),
-        where=after_dense,
-        shared=_SHARED,
-        scale_on_output=True,
-        drafts=DraftRule(),
-    ),
-    # deepseek_v32: the factor goes into the router weights.
-    Family(
-        ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
-        where=after_dense,
-        shared=_SHARED,
-        drafts=DraftRule(),
-    ),
-    Family(
-        ("DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM"),
-        name="model.layers.{layer}.ffn.experts",
-        where=every,
-        activation=deepseek_v4,
-        shared=_SHARED,
-        drafts=DraftRule(),
-    ),
-)
-
-GLM = (
-    Family(("Glm4MoeForCausalLM",), shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
-    Family(("Glm4MoeLiteForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True, drafts=DraftRule()),
-    Family(("Glm5NextForCausalLM",), where=by_type, activation=clamped, shared=_SHARED, drafts=DraftRule()),
-)
-
-KIMI = (
-    Family(
-        ("KimiLinearForCausalLM",),
-        name="model.layers.{layer}.block_sparse_moe.experts",
-        where=after_dense,
-        latent=("routed_expert_hidden_size",),
-        activation=kimi,
-        shared=_SHARED,
-        drafts=DraftRule(),
-    ),
-)
-
-COUSINS = (
-    # Its shared expert is no part of vLLM's MoE layer.
-    Family(("Dots3NoteForCausalLM",), where=after_dense),
-    Family(("AXK1ForCausalLM",), where=after_dense, shared=_SHARED, scale_on_output=True),
-    Family(
-        ("PanguUltraMoEForCausalLM", "PanguProMoEV2ForCausalLM"),
-        where=after_dense_only,
-        shared=_SHARED,
-        scale_on_output=True,
-        drafts=DraftRule(),
-    ),
-    # Zero experts are the router's affair: no weights, not counted among num_experts.
-    Family(
-        ("LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
-        where=every,
-        num_layers=("num_layers", "num_hidden_layers"),
-        num_experts=("n_routed_experts",),
-        topk=("moe_topk",),
-        intermediate=("expert_ffn_hidden_size", "moe_intermediate_size"),
-    ),
-    Family(
-        ("HYV3ForCausalLM",),
-        intermediate=("expert_hidden_dim", "moe_intermediate_size"),
-        shared=SharedRule(count=NUM_SHARED, module="shared_mlp"),
-        scaling=("router_scaling_factor",),
-        drafts=DraftRule(),
-    ),
-    # The clamp is for the routed experts alone.
-    Family(
-        ("HYV4ForCausalLM",),
-        where=by_type_else_all_but_first,
-        activation=clamped,
-        shared=SharedRule(count=NUM_SHARED, activation=hidden_act),
-        scaling=("router_scaling_factor", "routed_scaling_factor"),
-    ),
-)
-
-DEEPSEEK_LINE = (*DEEPSEEK, *GLM, *KIMI, *COUSINS)
-
-
 _SPARSE = "model.layers.{layer}.block_sparse_moe.experts"
 _OWN_WIDTH = ("intermediate_size",)
 
 ROUTED_ALONE = (
+    # Its config names the experts in a section of their own.
+    Family(
+        ("DbrxForCausalLM",),
+        name="transformer.blocks.{layer}.ffn",
+        section="ffn_config",
+        where=every,
+        num_layers=("n_layers",),
+        intermediate=("ffn_hidden_size",),
+        activation=silu,
+    ),
     Family(("MixtralForCausalLM",), name=_SPARSE, where=every, intermediate=_OWN_WIDTH, activation=silu),
     Family(("PhiMoEForCausalLM",), name=_SPARSE, where=every, intermediate=_OWN_WIDTH, activation=silu),
     # Its shared MLP, where there is one, is no part of vLLM's MoE layer.
     Family(
-        (
-            "GraniteMoeForCausalLM",
-            "GraniteMoeSharedForCausalLM",
-            "GraniteMoeSWAForCausalLM",
-            "GraniteMoeHybridForCausalLM",
-        ),
+        ("GraniteMoeSharedForCausalLM", "GraniteMoeSWAForCausalLM", "GraniteMoeHybridForCausalLM"),
         name=_SPARSE,
         where=every,
         intermediate=_OWN_WIDTH,
         activation=silu,
     ),
+    # The others hand its block no word about the rows.
+    Family(
+        ("GraniteMoeForCausalLM",),
+        name=_SPARSE,
+        where=every,
+        intermediate=_OWN_WIDTH,
+        activation=silu,
+        splits_rows="always",
+    ),
     Family(("MiniMaxM2ForCausalLM",), where=every, intermediate=_OWN_WIDTH, activation=silu),
     Family(("OlmoeForCausalLM",), where=every, intermediate=_OWN_WIDTH, activation=silu),
-    Family(("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), where=after_dense),
+    Family(("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), where=after_dense, splits_rows="always"),
     Family(
         ("GptOssForCausalLM",),
         where=every,
@@ -144,6 +67,7 @@ ROUTED_ALONE = (
         activation=gpt_oss,
         has_bias=True,
         gate_up_interleaved=True,
+        splits_rows="always",
     ),
     Family(
         ("Gemma4ForCausalLM",),
@@ -171,20 +95,23 @@ ROUTED_ALONE = (
 _GATED = SharedRule(width=("shared_expert_intermediate_size",), module="shared_expert", gated=True)
 
 QWEN = (
-    Family(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), where=by_step, shared=_GATED),
+    Family(("Qwen2MoeForCausalLM",), where=by_step, shared=_GATED),
+    Family(("Qwen3MoeForCausalLM",), where=by_step, shared=_GATED, splits_rows="always"),
     Family(
         ("Qwen3NextForCausalLM",),
         where=by_step,
         shared=_GATED,
         drafts=DraftRule(name="mtp.layers.{layer}.mlp.experts", after_decoder=False),
+        splits_rows="always",
     ),
     Family(
         ("Qwen3_5MoeForCausalLM", "Qwen4ExpForCausalLM"),
         where=every,
         shared=_GATED,
         drafts=DraftRule(name="mtp.layers.{layer}.mlp.experts", after_decoder=False),
+        splits_rows="always",
     ),
-    Family(("InternS1ProForCausalLM",), where=by_step),
+    Family(("InternS1ProForCausalLM",), where=by_step, splits_rows="always"),
 )
 
 
@@ -235,12 +162,19 @@ OTHERS = (
         intermediate=("intermediate_size",),
         shared=SharedRule(width=("intermediate_size",), module="shared_expert"),
         router_weight_on_input=True,
+        splits_rows="always",
     ),
     Family(("Ernie4_5_MoeForCausalLM",), where=by_interval, shared=_SHARED_PLAIN),
     Family(
         ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), where=by_type, activation=act.exaone, shared=_SHARED_PLAIN
     ),
-    Family(("K2HorizonForCausalLM",), where=by_step, shared=_SHARED_PLAIN, scaling=("router_scaling_factor",)),
+    Family(
+        ("K2HorizonForCausalLM",),
+        where=by_step,
+        shared=_SHARED_PLAIN,
+        scaling=("router_scaling_factor",),
+        splits_rows="always",
+    ),
     Family(("AfmoeForCausalLM",), where=after_num_dense, shared=_SHARED_PLAIN, scaling=("route_scale",)),
     Family(("Param2MoEForCausalLM",), where=after_first, shared=_SHARED_PLAIN),
     Family(("SarvamMLAForCausalLM",), where=after_first, shared=_BAILING, default_scaling=2.5),
@@ -271,34 +205,9 @@ NEMOTRON = (
         activation=act.relu2_without_gate,
         shared=SharedRule(count=NUM_SHARED, width=("moe_shared_expert_intermediate_size",)),
         scale_on_output=True,
+        splits_rows="always",
         drafts=DraftRule(name="mtp.layers.{layer}.mixer.experts", after_decoder=False),
     ),
 )
 
-OTHERS_WITH_SHARED = (*BAILING, *STEP, *OTHERS, *NEMOTRON)
-
-
-FAMILIES: tuple[Family, ...] = (*DEEPSEEK_LINE, *QWEN, *ROUTED_ALONE, *OTHERS_WITH_SHARED)
-
-BY_ARCHITECTURE: dict[str, Family] = {name: family for family in FAMILIES for name in family.architectures}
-
-WRAPPERS: dict[str, str] = {
-    "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
-    "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
-    "Qwen4ExpForConditionalGeneration": "Qwen4ExpForCausalLM",
-    "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
-    "KimiK3ForConditionalGeneration": "KimiLinearForCausalLM",
-    "KimiVLForConditionalGeneration": "DeepseekV2ForCausalLM",
-    "Glm4vMoeForConditionalGeneration": "Glm4MoeForCausalLM",
-    "Glm5NextForConditionalGeneration": "Glm5NextForCausalLM",
-    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
-    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
-    "MiniMaxM3SparseForConditionalGeneration": "MiniMaxM3SparseForCausalLM",
-    "InternS1ProForConditionalGeneration": "InternS1ProForCausalLM",
-    "BailingMoeV3VLForConditionalGeneration": "BailingMoeV3ForCausalLM",
-    "Step3VLForConditionalGeneration": "Step3TextForCausalLM",
-    "Step3p7ForConditionalGeneration": "Step3p5ForCausalLM",
-    "AriaForConditionalGeneration": "AriaTextForCausalLM",
-}
-"""The language model inside a multimodal one, which vLLM builds under `language_model.`."""
+FAMILIES: tuple[Family, ...] = (*DEEPSEEK_LINE, *QWEN, *ROUTED_ALONE, *BAILING, *STEP, *OTHERS, *NEMOTRON)

@@ -1,12 +1,14 @@
 """A family of models: how the facts of its MoE layers stand in config.json.
 
-A new family is one `Family` in the folder `families`; every field has the value that most families share.
+A new family is one `Family` in `families`; every field has the value that most families share.
 
 A model that no table knows, read by the key names that most configs share.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vllm_megamoe.plan.facts import SplitsRows
 from vllm_megamoe.plan.read_config.activations import ActivationOf, clamped, hidden_act
 from vllm_megamoe.plan.read_config.keys import Keys
 from vllm_megamoe.plan.read_config.where import (
@@ -33,7 +35,13 @@ TOPK: Names = (
     "top_k_experts",
     "num_selected_experts",
 )
-INTERMEDIATE: Names = ("moe_intermediate_size", "expert_hidden_dim", "expert_ffn_hidden_size", "intermediate_size")
+INTERMEDIATE: Names = (
+    "moe_intermediate_size",
+    "expert_hidden_dim",
+    "expert_ffn_hidden_size",
+    "intermediate_size",
+    "ffn_hidden_size",
+)
 NUM_SHARED: Names = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 NUM_DRAFTS: Names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
@@ -81,6 +89,7 @@ class Family:
     Attributes:
         architectures: entries of config.json's `architectures` that belong to it.
         name: vLLM's prefix of the routed experts, with `{layer}`.
+        section: where the config keeps what it says of experts, empty for beside everything else.
         where: which layers are MoE layers.
         num_layers: names of the number of decoder layers.
         num_experts, topk, intermediate: names of those values.
@@ -92,10 +101,13 @@ class Family:
         scale_on_output: whether vLLM's model code multiplies the output by it, not the router weights.
         has_bias, gate_up_interleaved, router_weight_on_input: as in MoeFacts.
         drafts: None where no draft layer of this family has experts.
+        splits_rows: whether vLLM's MoE block splits its rows over tensor-parallel ranks: the block's file calls
+            `sequence_parallel_chunk`, or takes rows that are split already (`use_sequence_parallel_moe`).
     """
 
     architectures: Names
     name: str = "model.layers.{layer}.mlp.experts"
+    section: str = ""
     where: Where = after_dense_only
     num_layers: Names = NUM_LAYERS
     num_experts: Names = NUM_EXPERTS
@@ -111,6 +123,7 @@ class Family:
     gate_up_interleaved: bool = False
     router_weight_on_input: bool = False
     drafts: DraftRule | None = None
+    splits_rows: SplitsRows = "never"
 
 
 # The first key that a config has says how its MoE layers are marked.
@@ -137,4 +150,20 @@ def generic(keys: Keys) -> Family:
     width = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
     # The first of these names is Qwen's, whose shared MLP stands behind a gate.
     shared = SharedRule(width=width[:1], gated=True) if one_mlp else SharedRule(count=NUM_SHARED, width=width[1:])
-    return Family((), where=_where, activation=clamped, shared=shared, scaling=_SCALING)
+    return Family(
+        (),
+        section=_section(keys),
+        where=_where,
+        activation=clamped,
+        shared=shared,
+        scaling=_SCALING,
+        splits_rows="unknown",
+    )
+
+
+def _section(keys: Keys) -> str:
+    """The section that names experts where nothing beside it does, empty for none (`ffn_config` of some)."""
+    if keys.has(*NUM_EXPERTS):
+        return ""
+    sections = ((name, value) for name, value in keys.values.items() if isinstance(value, Mapping))
+    return next((name for name, value in sections if name.endswith("_config") and Keys(value).has(*NUM_EXPERTS)), "")

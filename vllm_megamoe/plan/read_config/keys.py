@@ -5,17 +5,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.numerics.clamp import no_clamp
 
 
 class Keys:
     """Values of one section; each reader takes the first of several names that is there and not null.
 
+    Args:
+        values: the section.
+        layers: its decoder layers; lists with an entry per layer must not be shorter. 0 where that is not known.
+
     Raises:
         ConfigError: from every reader, when the value found is of another kind.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], layers: int = 0) -> None:
         self.values = values
+        self.layers = layers
 
     def integer(self, *names: str, default: int = 0) -> int:
         """A whole number; a list of equal numbers counts as one (Hunyuan writes one per layer)."""
@@ -43,7 +49,17 @@ class Keys:
 
     def limits(self, name: str) -> list[float | None]:
         """A list of numbers, one for each layer; null for a layer without."""
-        return [None if value is None else _number(f"{name}[{i}]", value) for i, value in enumerate(self.items(name))]
+        values = self.per_layer(name, self.items(name))
+        return [None if value is None else _number(f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+    def per_layer(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """Values with one entry for each decoder layer, or none at all; entries beyond it are of draft layers."""
+        if values and len(values) < self.layers:
+            raise ConfigError(
+                f"config.json: {name} has {len(values)} entries for {self.layers} decoder layers; expected one for "
+                "each. Correct the list or the number of layers."
+            )
+        return values
 
     def bound(self, *names: str, default: float = 0.0) -> float | None:
         """A clamp: None where the config has none, 0 or infinity, which all mean no clamp."""
@@ -84,11 +100,6 @@ class Keys:
         return next(((n, self.values[n]) for n in names if self.values.get(n) is not None), None)
 
 
-def no_clamp(limit: float | None) -> float | None:
-    """None for a limit that clamps nothing."""
-    return None if not limit or math.isinf(limit) else float(limit)
-
-
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _wrong(name, value, "a number")
@@ -96,6 +107,12 @@ def _number(name: str, value: object) -> float:
 
 
 def _wrong(name: str, value: object, expected: str) -> ConfigError:
+    if isinstance(value, list | tuple):
+        return ConfigError(
+            f"config.json: {name} = {value!r}, one value for each kind of layer or input (ERNIE-VL has experts for "
+            f"text and others for images); this version plans models with one value, {expected}. Serve this model "
+            "without --quantization megamoe, or teach it with register_model_facts(architecture, fn)."
+        )
     return ConfigError(
         f"config.json: {name} = {value!r}; expected {expected}. Correct the file, or teach the model with "
         "register_model_facts(architecture, fn)."

@@ -5,22 +5,21 @@ MoeFacts from config.json alone: what a model needs is known before a weight is 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+from vllm_megamoe.checkpoint.recognise import FormatOf
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts, SharedFacts
-from vllm_megamoe.plan.read_config.families import BY_ARCHITECTURE, WRAPPERS
-from vllm_megamoe.plan.read_config.family import Family, generic
+from vllm_megamoe.plan.read_config.architectures import family_of
+from vllm_megamoe.plan.read_config.family import NUM_LAYERS, Family, SharedRule, generic
 from vllm_megamoe.plan.read_config.keys import Keys
 from vllm_megamoe.plan.read_config.where import MOE_KINDS, hybrid_kinds
 from vllm_megamoe.plan.registry import taught
 
 MOST_LAYERS = 10_000
 """No model has more by far; a config with a typing error must not keep the reader busy for days."""
-
-FormatOf = Callable[[str], str]
-"""From vLLM's prefix of an MLP or of a layer's experts to the name of its format."""
 
 
 def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) -> tuple[MoeFacts, ...]:
@@ -32,6 +31,8 @@ def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) ->
         inside: what vLLM puts before the family's own prefixes, `language_model.` or nothing.
         format_of: the checkpoint's formats.
     """
+    values = {**_section(family, keys), **keys.values}
+    keys = Keys(values, _num_layers(family, Keys(values)))
     if keys.integer(*family.num_experts) < 2 or not keys.integer(*family.topk):
         return ()
     decoder = [_layer(family, keys, i, inside + family.name.format(layer=i), format_of) for i in _decoder(family, keys)]
@@ -39,6 +40,19 @@ def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) ->
         _layer(family, keys, number, name, format_of, draft=True) for number, name in _drafts(family, keys, inside)
     ]
     return (*decoder, *drafts)
+
+
+def _section(family: Family, keys: Keys) -> Mapping[str, Any]:
+    """What the family's section says of experts, to be read as if it stood beside everything else."""
+    section = keys.values.get(family.section) if family.section else {}
+    if not isinstance(section or {}, Mapping):
+        raise ConfigError(
+            f"config.json: {family.section} = {section!r}; expected an object with the sizes of the experts. Correct "
+            "the file."
+        )
+    shared = family.shared or SharedRule()
+    names = {*family.num_experts, *family.topk, *family.intermediate, *shared.count, *shared.width}
+    return {name: value for name, value in (section or {}).items() if name in names}
 
 
 def _decoder(family: Family, keys: Keys) -> list[int]:
@@ -79,27 +93,31 @@ def _layer(family: Family, keys: Keys, number: int, name: str, format_of: Format
         raise ConfigError(
             f"config.json: the routed scaling factor is {factor}; expected a finite one. Correct the file."
         )
+    experts, activation = keys.integer(*family.num_experts), family.activation(keys, number)
+    # Experts without a gate multiply up and down alone (vLLM's `..._no_mul`).
+    gated = not activation.name.endswith("_no_mul")
     return MoeFacts(
         name=name,
         index=number_in(name),
-        num_experts=keys.integer(*family.num_experts),
+        num_experts=experts,
         topk=keys.integer(*family.topk),
         hidden=keys.integer(*family.latent, default=model_hidden),
         intermediate_hidden=keys.integer(*family.intermediate),
-        activation=family.activation(keys, number),
+        activation=activation,
         gate_up_interleaved=family.gate_up_interleaved,
         has_bias=family.has_bias,
         router_weight_on_input=family.router_weight_on_input,
-        experts_format=format_of(name),
-        shared=_shared(family, keys, number, name, format_of),
+        experts_format=format_of(name, experts, gated),
+        shared=_shared(family, keys, number, name, format_of, gated),
         routed_scaling_factor=factor,
         scale_on_output=family.scale_on_output and factor != 1.0,
         model_hidden=model_hidden,
         draft=draft,
+        splits_rows=family.splits_rows,
     )
 
 
-def _shared(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf) -> SharedFacts | None:
+def _shared(family: Family, keys: Keys, number: int, name: str, format_of: FormatOf, gated: bool) -> SharedFacts | None:
     rule = family.shared
     if rule is None:
         return None
@@ -118,13 +136,13 @@ def _shared(family: Family, keys: Keys, number: int, name: str, format_of: Forma
         hidden=keys.integer("hidden_size", "d_model"),
         activation=(rule.activation or family.activation)(keys, number),
         gated=rule.gated,
-        experts_format=format_of(f"{name.rpartition('.')[0]}.{rule.module}"),
+        experts_format=format_of(f"{name.rpartition('.')[0]}.{rule.module}", gated=gated),
     )
 
 
 def number_in(name: str) -> int:
     """The layer's number within its prefix, -1 where there is none."""
-    found = re.search(r"(?:^|\.)layers\.(\d+)\.", name)
+    found = re.search(r"(?:^|\.)(?:layers|blocks)\.(\d+)\.", name)
     return int(found[1]) if found else -1
 
 
@@ -139,7 +157,7 @@ def read_layers(config: Mapping[str, Any], format_of: FormatOf | None = None) ->
 
     Args:
         config: config.json as a mapping.
-        format_of: from vLLM's prefix of a layer's experts (or of its shared MLP) to a format's name; bf16 by default.
+        format_of: the checkpoint's formats; BF16 by default.
 
     Raises:
         ConfigError: for a key whose value is not what its name promises, or from a function taught from outside.
@@ -150,8 +168,7 @@ def read_layers(config: Mapping[str, Any], format_of: FormatOf | None = None) ->
         return from_outside(config)
     section = text_section(config)
     keys = Keys(section)
-    inner = WRAPPERS.get(architecture, architecture)
-    family = BY_ARCHITECTURE.get(inner) or BY_ARCHITECTURE.get(_first(section)) or generic(keys)
+    family = family_of(architecture, _first(section)) or generic(keys)
     inside = "language_model." if section is not config else ""
     return read_family(family, keys, inside, format_of or _bf16)
 
@@ -164,7 +181,7 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 def is_known(config: Mapping[str, Any]) -> bool:
     """Whether a table row or a registered function reads this model, so that its layers' names are sure."""
     names = {architecture_of(config), _first(text_section(config))} - {""}
-    return any(taught(name) or name in WRAPPERS or name in BY_ARCHITECTURE for name in names)
+    return family_of(*names) is not None or any(taught(name) is not None for name in names)
 
 
 def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,10 +193,17 @@ def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
+def num_layers_of(config: Mapping[str, Any]) -> int:
+    """Decoder layers, 0 where the config does not say; some configs list a value for each block instead."""
+    section = text_section(config)
+    counts = [section.get(name) for name in NUM_LAYERS]
+    return next((count for count in counts if isinstance(count, int)), 0)
+
+
 def _first(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list | tuple) and names else ""
 
 
-def _bf16(name: str) -> str:
-    return "bf16"
+def _bf16(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:
+    return BF16

@@ -23,7 +23,7 @@ def every(keys: Keys, layer: int) -> bool:
 def after_dense(keys: Keys, layer: int) -> bool:
     """`first_k_dense_replace`, then every `moe_layer_freq`-th, or as that list says (deepseek_v2, kimi_k3, mimo_v2)."""
     if keys.is_list("moe_layer_freq"):
-        marks = keys.items("moe_layer_freq")
+        marks = keys.per_layer("moe_layer_freq", keys.items("moe_layer_freq"))
         return bool(marks[layer]) if layer < len(marks) else True
     return layer >= keys.integer("first_k_dense_replace") and layer % keys.step("moe_layer_freq") == 0
 
@@ -78,7 +78,7 @@ def by_enumeration(keys: Keys, layer: int) -> bool:
 
 def by_type(keys: Keys, layer: int) -> bool:
     """`mlp_layer_types`, whose last entry holds for draft layers (exaone_moe, cohere2_moe, glm5next)."""
-    kinds = keys.items("mlp_layer_types")
+    kinds = keys.per_layer("mlp_layer_types", keys.items("mlp_layer_types"))
     return not kinds or kinds[min(layer, len(kinds) - 1)] == "sparse"
 
 
@@ -95,7 +95,8 @@ def by_period(keys: Keys, layer: int) -> bool:
 
 def by_pattern(keys: Keys, layer: int) -> bool:
     """`layers_block_type` or the letter E of `hybrid_override_pattern` (nemotron_h)."""
-    kinds = hybrid_kinds(keys)
+    name = "layers_block_type" if keys.items("layers_block_type") else "hybrid_override_pattern"
+    kinds = keys.per_layer(name, hybrid_kinds(keys))
     return layer < len(kinds) and kinds[layer] in MOE_KINDS
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from vllm_megamoe.profiles.facts import ND, NZ
 from vllm_megamoe.profiles.limits.row import (
     API,
     ARCH22_91,
@@ -19,6 +20,8 @@ from vllm_megamoe.profiles.limits.row import (
 )
 from vllm_megamoe.profiles.use_cases import UseCase
 
+_NO_SHARED = "the operator takes none on A2 and A3"
+
 A2_91 = Limits(
     ep_sizes=Cell(
         Numbers.listed(2, 4, 8, 16, 32),
@@ -29,7 +32,6 @@ A2_91 = Limits(
     intermediate=Cell(Numbers(1024, 3072, 512), f"{API}:442; {ARCH22_91}:89,90"),
     topk=Cell(Numbers(1, 16), f"{API}:440; {ARCH22_91}:91,92"),
     created_topk=Cell(Numbers(1, 16), f"{API}:440; {CSRC_91}:269-270"),
-    max_topk=Cell(16, f"{API}:440; {ARCH22_91}:92"),
     max_tokens=Cell(4096, f"{API}:438; {CSRC_91}:265-266; {ARCH22_91}:86"),
     max_experts=Cell(1024, f"{API}:431; {ARCH22_91}:99"),
     created_experts=Cell(Numbers(1, 2048), f"{CSRC_91}:267-268"),
@@ -45,9 +47,9 @@ A2_91 = Limits(
     use_cases=Cell(frozenset({UseCase.A16W16, UseCase.A8W8_INT, UseCase.A8W4_INT}), f"{API}:47,449-451"),
     formats=Cell(
         {
-            (None, "BF16"): (("ND", "ND"),),
-            ("INT8", "INT8"): (("FRACTAL_NZ", "FRACTAL_NZ"),),
-            ("INT8", "INT4"): (("FRACTAL_NZ", "FRACTAL_NZ"),),
+            (None, "BF16"): ((ND, ND),),
+            ("INT8", "INT8"): ((NZ, NZ),),
+            ("INT8", "INT4"): ((NZ, NZ),),
         },
         f"{API}:322-324,327-329; {ARCH22_91}:630-634",
     ),
@@ -59,7 +61,8 @@ A2_91 = Limits(
     combine_quant_modes=Cell((0,), f"{ARCH22_91}:242; {API}:311"),
     topk_weights_types=Cell((0,), f"{API}:291 and {WRAPPER_91} (no such argument)"),
     combine_comm_modes=Cell((0,), f"{API}:291 and {WRAPPER_91} (no such argument)"),
-    max_shared_experts=Cell(0, f"{API}:295 and {WRAPPER_91} (no such arguments)"),
+    max_shared_experts=Cell(0, f"{API}:295 and {WRAPPER_91} (no such arguments)", _NO_SHARED),
+    shared_use_cases=Cell(frozenset(), f"{API}:295 and {WRAPPER_91} (no such arguments)"),
     mixed_shared=Cell(False, f"{API}:295 and {WRAPPER_91} (no such arguments)"),
     many_buffers=Cell(True, CONTEXT),
 )
@@ -86,7 +89,6 @@ A2_92 = replace(
     ),
     topk=Cell(Numbers(1, 16), f"{DOCUMENT_92}:1290; {ARCH22_92}:104,105"),
     created_topk=Cell(Numbers(1, 16), f"{CSRC_92}:261"),
-    max_topk=Cell(16, f"{DOCUMENT_92}:1290; {ARCH22_92}:105"),
     max_tokens=Cell(4096, f"{DOCUMENT_92}:1288; {CSRC_92}:257-258; {ARCH22_92}:100"),
     max_experts=Cell(1024, f"{DOCUMENT_92}:1286; {ARCH22_92}:112"),
     created_experts=Cell(Numbers(1, 2048), f"{CSRC_92}:259-260"),
@@ -107,8 +109,11 @@ A2_92 = replace(
     topk_weights_types=Cell((0,), f"{ARCH22_92} (never reads topkWeightsType)"),
     combine_comm_modes=Cell((0,), f"{README}:560"),
     max_shared_experts=Cell(
-        0, f"{README}:564,574 (Ascend 950 only); op kernel arch22 HEAD 577814407 (takes the tensors, reads none)"
+        0,
+        f"{README}:564,574 (Ascend 950 only); op kernel arch22 HEAD 577814407 (takes the tensors, reads none)",
+        _NO_SHARED,
     ),
+    shared_use_cases=Cell(frozenset(), f"{README}:564,594 (Ascend 950 only)"),
     mixed_shared=Cell(False, f"{README}:564,594 (Ascend 950 only)"),
 )
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from vllm_megamoe.profiles.facts import C0_32, E2M1, E4M3, E5M2, ND, NZ
 from vllm_megamoe.profiles.limits.row import (
     API,
     ARCH35_91,
@@ -19,9 +20,6 @@ from vllm_megamoe.profiles.limits.row import (
 )
 from vllm_megamoe.profiles.use_cases import UseCase
 
-E5M2, E4M3, E2M1 = "FLOAT8_E5M2", "FLOAT8_E4M3FN", "FLOAT4_E2M1"
-_ND, _NZ, _C0_32 = "ND", "FRACTAL_NZ", "FRACTAL_NZ_C0_32"
-
 ASCEND950_91 = Limits(
     ep_sizes=Cell(Numbers(2, 768), f"{API}:459; {ARCH35_91}:55,56; {CSRC_91}:291-292"),
     hidden=Cell(Numbers.listed(4096, 5120, 7168), f"{API}:455; {ARCH35_91}:863-865"),
@@ -32,7 +30,6 @@ ASCEND950_91 = Limits(
     ),
     topk=Cell(Numbers.listed(6, 8), f"{API}:456; {ARCH35_91}:870-872"),
     created_topk=Cell(Numbers(1, 16), f"{CSRC_91}:299-300"),
-    max_topk=Cell(8, f"{API}:456; {ARCH35_91}:870-872"),
     max_tokens=Cell(512, f"{API}:454,460; {CSRC_91}:295-296; {ARCH35_91}:50"),
     max_experts=Cell(1024, f"{API}:431; {ARCH35_91}:57"),
     created_experts=Cell(Numbers(1, 1024), f"{CSRC_91}:297-298"),
@@ -50,7 +47,7 @@ ASCEND950_91 = Limits(
         f"{API}:42-48,467 and {KERNEL35_91} (A8W8 kernel only); {ARCH35_91}:719-735 (FLOAT4_E2M1 weights too)",
     ),
     formats=Cell(
-        {(E5M2, E5M2): ((_ND, _ND),), (E4M3, E4M3): ((_ND, _ND),)},
+        {(E5M2, E5M2): ((ND, ND),), (E4M3, E4M3): ((ND, ND),)},
         f"{API}:325-326,330-331; {ARCH35_91}:797-805",
     ),
     layouts=Cell(("stacked",), f"{API}:368-371; {ARCH35_91}:440-460"),
@@ -63,7 +60,12 @@ ASCEND950_91 = Limits(
     combine_quant_modes=Cell((0,), f"{API}:463; {ARCH35_91}:318-321"),
     topk_weights_types=Cell((0,), f"{API}:291 and {WRAPPER_91} (no such argument)"),
     combine_comm_modes=Cell((0,), f"{API}:291 and {WRAPPER_91} (no such argument)"),
-    max_shared_experts=Cell(0, f"{API}:295 and {WRAPPER_91} (no such arguments)"),
+    max_shared_experts=Cell(
+        0,
+        f"{API}:295 and {WRAPPER_91} (no such arguments)",
+        "the operator of CANN 9.1.0 has no arguments for them",
+    ),
+    shared_use_cases=Cell(frozenset(), f"{API}:295 and {WRAPPER_91} (no such arguments)"),
     mixed_shared=Cell(False, f"{API}:295 and {WRAPPER_91} (no such arguments)"),
     many_buffers=Cell(False, CONTEXT),
 )
@@ -75,7 +77,6 @@ ASCEND950_92_MTE = Limits(
     intermediate=Cell(Numbers(256, 4096, 128), f"{README}:572; {ARCH35_92}:61,64,65 (N = 2I)"),
     topk=Cell(Numbers(1, 32), f"{README}:570; {ARCH35_92}:52,53"),
     created_topk=Cell(Numbers(1, 32), f"{CSRC_92}:285"),
-    max_topk=Cell(32, f"{README}:570; {ARCH35_92}:53"),
     max_tokens=Cell(None, f"{README}:567-568; {CSRC_92}:282"),
     max_experts=Cell(2048, f"{README}:574; {ARCH35_92}:68"),
     created_experts=Cell(Numbers(1, 2048), f"{CSRC_92}:283"),
@@ -91,10 +92,10 @@ ASCEND950_92_MTE = Limits(
     use_cases=Cell(frozenset({UseCase.A8W8_FP, UseCase.A8W4_FP, UseCase.A4W4_FP}), f"{README}:85,577,593,608"),
     formats=Cell(
         {
-            (E5M2, E5M2): ((_ND, _ND),),
-            (E4M3, E4M3): ((_ND, _ND), (_NZ, _NZ)),
-            (E4M3, E2M1): ((_C0_32, _C0_32),),
-            (E2M1, E2M1): ((_NZ, _C0_32),),
+            (E5M2, E5M2): ((ND, ND),),
+            (E4M3, E4M3): ((ND, ND), (NZ, NZ)),
+            (E4M3, E2M1): ((C0_32, C0_32),),
+            (E2M1, E2M1): ((NZ, C0_32),),
         },
         f"{README}:569,607; {ARCH35_NEWEST} (format table: also ND with C0_32 for A4W4)",
     ),
@@ -106,7 +107,12 @@ ASCEND950_92_MTE = Limits(
     combine_quant_modes=Cell((0, 3, 4), f"{README}:579; {ARCH35_92}:567-571"),
     topk_weights_types=Cell((0, 1), f"{README}:588; {ARCH35_92}:592-595"),
     combine_comm_modes=Cell((0, 1), f"{README}:589"),
-    max_shared_experts=Cell(4, f"{README}:584; {ARCH35_92}:586-590"),
+    max_shared_experts=Cell(4, f"{README}:584; {ARCH35_92}:586-590", "the operator takes at most 4 of a rank"),
+    shared_use_cases=Cell(
+        frozenset({UseCase.A8W8_FP, UseCase.A8W4_FP, UseCase.A4W4_FP}),
+        f"{README}:492,593-594",
+        "the operator takes FP8 and FP4 only",
+    ),
     mixed_shared=Cell(True, f"{README}:593-594 ({ARCH35_92}: alike only)"),
     many_buffers=Cell(False, CONTEXT),
 )

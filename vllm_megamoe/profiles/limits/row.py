@@ -1,13 +1,9 @@
-"""How the table's cells name code: file of the operator and commit. A number behind a source is a line of it.
+"""One row of the table of limits: all that a profile takes, each cell a value with the place that says so.
 
-9.1.0 is the release branch of that name (2026-07-21), HEAD the newest whole snapshot (2026-08-21). `2026-09` are single
-files of later state that carry no commit.
-
-One cell of the table: a value and where it comes from.
-
-A set of integers as the documents write them: a range, a multiple, or a list.
-
-One row of the table: all limits of a profile.
+Values are plain, or sets of integers as the documents write them (`Numbers`: a range, a multiple, a list). Places are
+the two documents, or code as file and commit; a number behind a place is a line of it. 9.1.0 is the release branch of
+that name (2026-07-21), HEAD the newest whole snapshot (2026-08-21), `2026-09` single files of later state that carry no
+commit.
 """
 
 from collections.abc import Mapping
@@ -43,10 +39,12 @@ class Cell(Generic[T]):
     Attributes:
         value: what holds.
         source: document and line numbers, or code with its commit; all of them where they differ, the stricter first.
+        why: what a plan tells as its reason where the value stands in the way, the end of a sentence; else empty.
     """
 
     value: T
     source: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class Limits:
         created_hidden, created_topk, created_experts: what creation of a buffer takes of H, K and num_experts; it looks
             less closely than the call.
         max_tokens: most that num_max_tokens_per_rank may be, None for no bound.
-        max_topk, max_experts, max_experts_per_rank: upper bounds; experts are routed ones.
+        max_experts, max_experts_per_rank: upper bounds; experts are routed ones.
         rows: `any` number up to num_max_tokens_per_rank, `alike` on all ranks, or `full`: num_max_tokens_per_rank.
         bounded_receive: whether max_recv_token_num may not exceed what can come.
         receive_factor_int4: how often max_recv_token_num must hold what can come with INT4 weights; 0 for no demand.
@@ -119,7 +117,8 @@ class Limits:
         activations: names.
         clamp: activation_clamp may be `any` number from 0 on, `positive`, or must be left out (`none`).
         combine_quant_modes, topk_weights_types, combine_comm_modes: values.
-        max_shared_experts: 0 where there are none.
+        max_shared_experts: how many of a rank the call takes, 0 where there are none.
+        shared_use_cases: use cases whose shared experts may be part of the call.
         mixed_shared: whether shared experts may have another type than the routed ones.
         many_buffers: whether a communicator can have more than one buffer.
     """
@@ -130,7 +129,6 @@ class Limits:
     intermediate: Cell[Numbers]
     topk: Cell[Numbers]
     created_topk: Cell[Numbers]
-    max_topk: Cell[int]
     max_tokens: Cell[int | None]
     max_experts: Cell[int]
     created_experts: Cell[Numbers]
@@ -151,5 +149,6 @@ class Limits:
     topk_weights_types: Cell[tuple[int, ...]]
     combine_comm_modes: Cell[tuple[int, ...]]
     max_shared_experts: Cell[int]
+    shared_use_cases: Cell[frozenset[UseCase]]
     mixed_shared: Cell[bool]
     many_buffers: Cell[bool]

@@ -1,15 +1,11 @@
-"""x, its scales, the router weights and the mask.
+"""What a call brings, and whether there is room for it: tokens and what comes with them, the way out, the memory.
 
-How many tokens a rank brings.
-
-What the tokens are quantised to on their way out.
-
-max_recv_token_num: rows that a rank can receive in a call, over all its experts.
-
-Whether the communicator's memory is large enough.
+In the order of a token: x with its scales, router weights and mask; how many rows there are, here and on the other
+ranks; what they are quantised to when they leave; how many a rank may receive (max_recv_token_num); and the
+communicator's window, which all of that must fit into.
 """
 
-from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts
+from vllm_megamoe.profiles.facts import E2M1, E4M3, E5M2, Broken, BufferFacts, CallFacts
 from vllm_megamoe.profiles.limits import Limits, Numbers
 from vllm_megamoe.profiles.limits.row import API, ARCH22_91, ARCH22_92, ARCH35_91, ARCH35_92, README
 from vllm_megamoe.profiles.profile import Profile
@@ -144,12 +140,12 @@ def _shown(mode: int, out: str | None) -> str:
 @buffer_rule("fp4-dispatch")
 def fp4_dispatch(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken | None:
     """950 in 9.1.0 has no FP4 kernel, yet its host takes the type."""
-    if profile.name != "950@9.1" or buffer.dispatch_quant_out_dtype != "FLOAT4_E2M1":
+    if profile.name != "950@9.1" or buffer.dispatch_quant_out_dtype != E2M1:
         return None
-    expected = "FLOAT8_E5M2 or FLOAT8_E4M3FN"
-    silent = "it quantises to FLOAT8_E5M2 in its place"
+    expected = f"{E5M2} or {E4M3}"
+    silent = f"it quantises to {E5M2} in its place"
     remedy = "Use FP8, or an operator of revision 9.2."
-    return Broken("dispatch_quant_out_dtype", "FLOAT4_E2M1", expected, limits.dispatch.source, remedy, silent)
+    return Broken("dispatch_quant_out_dtype", E2M1, expected, limits.dispatch.source, remedy, silent)
 
 
 @call_rule("dispatch")
@@ -158,7 +154,7 @@ def dispatch(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFa
     found = (buffer.dispatch_quant_mode, buffer.dispatch_quant_out_dtype)
     if found in limits.dispatch.value:
         return None
-    if profile.name == "950@9.1" and found == (4, "FLOAT4_E2M1"):
+    if profile.name == "950@9.1" and found == (4, E2M1):
         return None  # its host takes it: see `fp4_dispatch`
     pairs = sorted(limits.dispatch.value, key=lambda pair: (pair[0], pair[1] or ""))
     expected = "one of " + ", ".join(_shown(*pair) for pair in pairs)
@@ -193,8 +189,9 @@ def receive_int4(profile: Profile, limits: Limits, buffer: BufferFacts, call: Ca
         return None
     expected = f"at least {least}: {factor} x tokens x ranks x min(topk, experts per rank); 0 is too little too"
     silent = "once half of the capacity is used, the rows of later experts come back as zeros"
+    remedy = f"Create the buffer with {least} (vLLM: max_recv_token_num of 0 or {least})."
     source = limits.receive_factor_int4.source
-    return Broken(_NAME, str(buffer.max_recv_token_num), expected, source, f"Create the buffer with {least}.", silent)
+    return Broken(_NAME, str(buffer.max_recv_token_num), expected, source, remedy, silent)
 
 
 @call_rule("receive-overflow")
@@ -217,14 +214,18 @@ _MB = 1 << 20
 
 @call_rule("window")
 def window(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
-    """The tiling's check of ccl_buffer_size, with this call's rows on A2 and A3."""
+    """The tiling's check of ccl_buffer_size.
+
+    On A2 and A3 the tiling looks at the rows of the call, the document of 9.1 at num_max_tokens_per_rank, which is
+    never less: there the document counts. What 950 needs never depends on the call.
+    """
     if call.ccl_buffer_size is None or profile.product == "none":
         return None
     # Only this rule needs the sizes, so that a table of limits loads without them.
     from vllm_megamoe.profiles.sizes.window import smallest_window
 
     quantised = call.routed.element1 in ("INT8", "INT4")
-    rows = call.rows if profile.is_a2_a3 else None
+    rows = call.rows if profile.is_a2_a3 and profile.revision != "9.1" else None
     least = smallest_window(profile, buffer, rows=rows, quantised=quantised if profile.is_a2_a3 else None)
     if call.ccl_buffer_size >= least:
         return None

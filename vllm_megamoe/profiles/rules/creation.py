@@ -1,18 +1,11 @@
-"""The communicator's size and shape.
+"""What a communicator must be: its size and shape, its buffers, and the sizes of the layers that they are made for.
 
-What buffers of one communicator must have in common, and when they may be made.
-
-Arguments of creation that 9.1.0 does not have.
-
-How many routed experts there may be.
-
-Experts per token.
-
-Width of the rows.
+Most is looked at when a buffer is created. H, K and the number of experts are looked at there loosely and at the call
+closely, so each of these sizes has two rules, at the two points of the device.
 """
 
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts
-from vllm_megamoe.profiles.limits import Cell, Limits, Numbers
+from vllm_megamoe.profiles.limits import Cell, Limits, Numbers, legal_ep_sizes
 from vllm_megamoe.profiles.limits.row import API, ARCH35_92, README, WRAPPER_91
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules.rule import buffer_rule, call_rule
@@ -23,11 +16,18 @@ def ep_size(profile: Profile, limits: Limits, buffer: BufferFacts) -> Broken | N
     """How many ranks there may be; a single one exists in profile `none` only."""
     if buffer.ep_world_size in limits.ep_sizes.value:
         return None
-    remedy = "Choose another expert-parallel size (tensor x data parallel ranks)."
+    remedy, cell = choose_ranks(limits, buffer), limits.ep_sizes
     if buffer.ep_world_size == 1:
-        remedy = "Use two ranks or more; one rank alone exists in profile 'none' only."
-    cell = limits.ep_sizes
+        remedy = f"One rank alone exists in profile 'none' only. {remedy}"
     return Broken("ep_world_size", str(buffer.ep_world_size), str(cell.value), cell.source, remedy)
+
+
+def choose_ranks(limits: Limits, buffer: BufferFacts) -> str:
+    """The remedy for a wrong number of ranks: those that this number of experts can be spread over."""
+    sizes = legal_ep_sizes(limits, [buffer.num_experts])
+    if not sizes:
+        return f"No number of ranks suits {buffer.num_experts} experts here; do without the operator for this model."
+    return f"Choose a number of ranks (tensor x data parallel) from {list(sizes)}."
 
 
 @buffer_rule("topology")
@@ -114,7 +114,7 @@ def buffer_arguments(profile: Profile, limits: Limits, buffer: BufferFacts) -> B
     return None
 
 
-_FEWER = "This model has more experts than the operator takes here; take another profile."
+_FEWER = "The model fixes it: do without the operator for this model, or take a profile that has it (docs/limits.md)."
 
 
 @buffer_rule("created-experts")
@@ -133,8 +133,8 @@ def experts_divide(profile: Profile, limits: Limits, buffer: BufferFacts) -> Bro
     if experts >= ranks and experts % ranks == 0:
         return None
     source = f"{API}:431; {README}:574"
-    remedy = "Choose an expert-parallel size that divides the number of experts."
-    return Broken("num_experts", str(experts), f"a multiple of the {ranks} ranks, and as many at least", source, remedy)
+    expected = f"a multiple of the {ranks} ranks, and as many at least"
+    return Broken("num_experts", str(experts), expected, source, choose_ranks(limits, buffer))
 
 
 @call_rule("experts")
@@ -153,13 +153,14 @@ def experts_per_rank(profile: Profile, limits: Limits, buffer: BufferFacts, call
     if buffer.experts_per_rank <= cell.value:
         return None
     value = f"{buffer.num_experts} over {buffer.ep_world_size} ranks, {buffer.experts_per_rank} per rank"
-    return Broken("num_experts", value, f"at most {cell.value} per rank", cell.source, "Use more ranks.")
+    expected = f"at most {cell.value} per rank"
+    return Broken("num_experts", value, expected, cell.source, choose_ranks(limits, buffer))
 
 
 def _topk_outside(buffer: BufferFacts, cell: Cell[Numbers]) -> Broken | None:
     if buffer.num_topk in cell.value:
         return None
-    remedy = "The model fixes it; take a profile that has it."
+    remedy = "The model fixes it: do without the operator, or take a profile that has it (docs/limits.md)."
     return Broken("num_topk", str(buffer.num_topk), str(cell.value), cell.source, remedy)
 
 

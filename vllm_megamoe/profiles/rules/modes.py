@@ -1,6 +1,7 @@
-"""The activation between the two GEMMs.
+"""What a call computes between the two GEMMs, and how its rows come home.
 
-How rows come home: their quantisation, the place of the router weights, and merging on the way.
+The activation with its clamp and parameters; the quantisation of the returning rows, the place where the router weights
+are applied, and the merging of a token's rows on each card.
 """
 
 import math
@@ -22,7 +23,7 @@ def activation(profile: Profile, limits: Limits, buffer: BufferFacts, call: Call
     expected = "one of " + ", ".join(cell.value) if len(cell.value) > 1 else cell.value[0]
     if profile.topology == "urma":
         expected += " on URMA"
-    remedy = "The model fixes it; take a profile that has it."
+    remedy = "The model fixes it: do without the operator, or take a profile that has it (docs/limits.md)."
     return Broken("activation", repr(call.activation), expected, cell.source, remedy)
 
 
@@ -61,10 +62,14 @@ def clamp_situglu(profile: Profile, limits: Limits, buffer: BufferFacts, call: C
 
 @call_rule("activation-params")
 def activation_params(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
-    """Finite, and those of situglu above 0."""
+    """Finite, and those of situglu above 0; 950 takes no default of situglu's beta."""
     if profile.revision == "9.1":
         return None
     source = f"{README}:509; {ARCH22_92}:377-400; {ARCH35_92}:390-420"
+    if profile.is_950 and call.activation == "situglu" and "beta" not in call.activation_params:
+        found = f"{dict(call.activation_params)} with situglu"
+        remedy = 'Pass activation_params={"beta": 1.0}, or the beta of the model.'
+        return Broken("activation_params", found, "beta, given explicitly", f"{README}:566", remedy)
     for name, given in call.activation_params.items():
         value = _as_passed_on(given)
         if not math.isfinite(value):
@@ -81,6 +86,11 @@ def _as_passed_on(value: float) -> float:
 
 # operator_readme.txt:590; merging holds its bookkeeping in so many blocks of 128 tokens.
 _BLOCK, _BLOCKS, _PAIRS = 128, 512, 4608
+
+
+def most_merged_tokens(topk: int) -> int:
+    """Most that num_max_tokens_per_rank may be with combine_comm_mode=1."""
+    return _BLOCK * min(_BLOCKS, _PAIRS // max(topk, 1))
 
 
 @call_rule("combine-quant")
@@ -144,11 +154,12 @@ def merging_quantised(profile: Profile, limits: Limits, buffer: BufferFacts, cal
 @call_rule("merging-tokens")
 def merging_tokens(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Bound of num_max_tokens_per_rank while merging."""
-    most = _BLOCK * min(_BLOCKS, _PAIRS // max(buffer.num_topk, 1))
+    most = most_merged_tokens(buffer.num_topk)
     if buffer.combine_comm_mode != 1 or 1 not in limits.combine_comm_modes.value:
         return None
     if buffer.num_max_tokens_per_rank <= most:
         return None
     expected = f"at most {most} with combine_comm_mode=1 and num_topk={buffer.num_topk}"
     value = str(buffer.num_max_tokens_per_rank)
-    return Broken("num_max_tokens_per_rank", value, expected, f"{README}:590", "Bring fewer tokens, or do not merge.")
+    remedy = f"Make the buffer for {most}, or set combine_comm_mode to 0."
+    return Broken("num_max_tokens_per_rank", value, expected, f"{README}:590", remedy)

@@ -1,19 +1,15 @@
-"""The routed experts' weights: use case, list layout, storage formats, scales and biases.
+"""What the weights of a call must be: those of the routed experts, then those of the shared ones.
 
-Width I after the activation; half of the first weight's N.
-
-Shared experts.
+Both must be of a use case that the product runs, in its list layout and storage formats, and of a width I that it
+takes (after the activation, half of the first weight's N). Shared experts are bound to the routed ones besides.
 """
 
-from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
-from vllm_megamoe.profiles.limits import Limits
+from vllm_megamoe.profiles.facts import E2M1, E4M3, Broken, BufferFacts, CallFacts, WeightFacts
+from vllm_megamoe.profiles.limits import Cell, Limits
 from vllm_megamoe.profiles.limits.row import API, ARCH22_91, ARCH22_92, ARCH35_92, README
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules.rule import call_rule
 from vllm_megamoe.profiles.use_cases import UseCase
-
-_FP8 = ("FLOAT8_E5M2", "FLOAT8_E4M3FN")
-_FP4 = "FLOAT4_E2M1"
 
 
 def use_case_of(out: str | None, element: str) -> UseCase | None:
@@ -22,23 +18,24 @@ def use_case_of(out: str | None, element: str) -> UseCase | None:
         return UseCase.A16W16 if element == "BF16" else None
     if out == "INT8":
         return {"INT8": UseCase.A8W8_INT, "INT4": UseCase.A8W4_INT}.get(element)
-    if out == _FP4:
-        return UseCase.A4W4_FP if element == _FP4 else None
+    if out == E2M1:
+        return UseCase.A4W4_FP if element == E2M1 else None
     if element == out:
         return UseCase.A8W8_FP
-    return UseCase.A8W4_FP if (out, element) == ("FLOAT8_E4M3FN", _FP4) else None
+    return UseCase.A8W4_FP if (out, element) == (E4M3, E2M1) else None
 
 
-def wrong_use_case(name: str, weights: WeightFacts, out: str | None, profile: Profile, limits: Limits) -> Broken | None:
-    """What is wrong with the weights' type; `name` is the argument's."""
-    cell = limits.use_cases
+def wrong_use_case(
+    name: str, weights: WeightFacts, out: str | None, profile: Profile, cell: Cell[frozenset[UseCase]]
+) -> Broken | None:
+    """What is wrong with the weights' type; `name` is the argument's, `cell` what it may be."""
     case = use_case_of(out, weights.element1)
     if weights.element2 == weights.element1 and case in cell.value:
         return None
     cases = ", ".join(sorted(case.value for case in cell.value))
     value = f"{weights.element1} and {weights.element2} behind rows of {out or 'BF16'}"
     silent = ""
-    if profile.name == "950@9.1" and weights.element1 == _FP4:
+    if profile.name == "950@9.1" and weights.element1 == E2M1:
         silent = "it reads the FP4 bytes as FP8"
     remedy = "Convert the weights, or create the buffer for them."
     return Broken(name, value, f"the types of one of {cases}", cell.source, remedy, silent)
@@ -57,7 +54,7 @@ def wrong_format(name: str, weights: WeightFacts, out: str | None, profile: Prof
     silent = ""
     if weights.element1 == "INT4" and weights.carrier == "INT32":
         silent = "it takes int32 memory for FRACTAL_NZ whatever it is, and misreads rows"
-    looked_at = name.startswith("l1") and pair == ("FLOAT8_E4M3FN", _FP4) and found[0] != allowed[0][0]
+    looked_at = name.startswith("l1") and pair == (E4M3, E2M1) and found[0] != allowed[0][0]
     if profile.name == "950@9.2" and not looked_at:
         silent = "before 2026-09 it takes the formats for granted that go with the first weight's, and misreads others"
     remedy = "Cast both weights with format_cast (on the device torch_npu.npu_format_cast)."
@@ -67,7 +64,7 @@ def wrong_format(name: str, weights: WeightFacts, out: str | None, profile: Prof
 @call_rule("use-case")
 def use_case(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFacts) -> Broken | None:
     """Weights and dispatch belong to one use case of the product."""
-    return wrong_use_case("l1_weights", call.routed, buffer.dispatch_quant_out_dtype, profile, limits)
+    return wrong_use_case("l1_weights", call.routed, buffer.dispatch_quant_out_dtype, profile, limits.use_cases)
 
 
 @call_rule("format")
@@ -154,7 +151,7 @@ def shared_experts(profile: Profile, limits: Limits, buffer: BufferFacts, call: 
     cell = limits.max_shared_experts
     if profile.revision == "9.1" or call.shared is None or call.shared.count <= cell.value:
         return None
-    remedy = "Let vLLM compute the shared experts (fuse_shared_experts=off)."
+    remedy = "Compute the shared experts outside of the operator (vLLM: fuse_shared_experts=off)."
     value = f"{call.shared.count} experts"
     silent = "it leaves the shared experts out of y" if profile.is_a2_a3 else ""
     return Broken("shared_l1_weights", value, f"at most {cell.value}", cell.source, remedy, silent)
@@ -188,7 +185,7 @@ def shared_use_case(profile: Profile, limits: Limits, buffer: BufferFacts, call:
     """They too are of one use case of the product."""
     if call.shared is None or not limits.max_shared_experts.value:
         return None
-    return wrong_use_case("shared_l1_weights", call.shared, _out(buffer, call), profile, limits)
+    return wrong_use_case("shared_l1_weights", call.shared, _out(buffer, call), profile, limits.shared_use_cases)
 
 
 @call_rule("shared-format")

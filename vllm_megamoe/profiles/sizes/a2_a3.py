@@ -1,10 +1,7 @@
-"""What A2 and A3 windows have in common: the table of token counts, the reserve, the record of a dispatched row.
+"""Memory of A2 and A3: the communicator's window, and the workspace that calls take from the torch allocator in turn.
 
-The window of an A2 communicator: room for received rows in one half, for sent ones in the other.
-
-The window of an A3 communicator: packed rows and the rows that come back, in one half only.
-
-The workspace of a call on A2 and A3, from the torch allocator; layers share it one after another.
+A window has two halves of one size, each with the table of token counts and a reserve. A2 has room for received rows in
+one half and for sent ones in the other; A3 packs rows and the rows that come back into one half only.
 
 Source: op tiling arch22 (last part of the tiling function); the same in the 9.1.0 branch and in 2026-08.
 """

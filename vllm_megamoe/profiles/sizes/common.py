@@ -1,14 +1,10 @@
-"""Units and rounding of the size formulas.
-
-How many received rows a call makes room for, M' in the formulas.
-
-Use cases by name.
-"""
+"""What all size formulas start from: units and rounding, the rows that a call makes room for, use cases by name."""
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.profiles.facts import BufferFacts
+from vllm_megamoe.profiles.limits import limits_of, profiles_with
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
+from vllm_megamoe.profiles.use_cases import UseCase
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,7 +22,7 @@ def ceil_div(value: int, divisor: int) -> int:
 
 
 def received_rows(profile: Profile, buffer: BufferFacts, rows: int | None = None) -> int:
-    """max_recv_token_num, or where it is 0 the operator's automatic bound.
+    """M' of the formulas: max_recv_token_num, or where it is 0 the operator's automatic bound.
 
     The bound is rows * ep_world_size * min(num_topk, experts of a rank). A2/A3 take the rows of the call for it
     (op tiling arch22, torch_api.txt: "num_tokens x ep_world_size x min(num_topk, num_experts_per_rank)"); 950 takes
@@ -54,16 +50,16 @@ def known_use_case(name: str) -> UseCase:
 
 
 def use_case_on(profile: Profile, name: str) -> UseCase:
-    """The same, if the profile's product runs it.
+    """The same, if the profile runs it.
 
     Raises:
         ConfigError: it does not, or there is no such use case.
     """
-    use_case = known_use_case(name)
-    products = USE_CASES[use_case].products
-    if profile.product != "none" and profile.product not in products:
+    use_case, cell = known_use_case(name), limits_of(profile).use_cases
+    if use_case not in cell.value:
+        legal = ", ".join(sorted(case.value for case in cell.value))
         raise ConfigError(
-            f"use_case={name!r} with profile {profile.name!r}; {profile.product} has no such scenario "
-            f"(operator_readme.txt, scenario tables). It runs on {', '.join(sorted(products))}."
+            f"use_case={name!r} with profile {profile.name!r}; expected one of {legal} ({cell.source}). "
+            f"{name} runs on {', '.join(profiles_with(use_case))}."
         )
     return use_case

@@ -1,17 +1,18 @@
-"""Bytes that a rank's experts take as operands: weights, scales, biases, padding of blocks.
+"""Memory of a rank beside the window: its experts as operands, and the workspace of a call.
 
-The workspace of a call.
+Operands are weights, scales and biases, with the padding of storage blocks. The workspace has a formula for each
+family of products; this is the door to both.
 """
 
 from dataclasses import dataclass
 
+from vllm_megamoe.acl import NZ_BLOCK_BYTES, AclFormat, block_columns
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.sizes import a2_a3, workspace_950
 from vllm_megamoe.profiles.sizes.common import ceil_div, known_use_case, round_up, use_case_on
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase, UseCaseFacts
 
-_ND, _NZ, _NZ_C0_32 = 2, 29, 51
 _BLOCK_ROWS = 16
 
 
@@ -64,13 +65,13 @@ def expert_bytes(use_case: UseCase, hidden: int, intermediate_hidden: int) -> Ex
     return ExpertBytes(weights, scales, 4 * sum(outputs) if facts.has_bias else 0)
 
 
-def _matrix(facts: UseCaseFacts, outputs: int, inputs: int, fmt: int) -> int:
+def _matrix(facts: UseCaseFacts, outputs: int, inputs: int, fmt: AclFormat) -> int:
     """Bytes of one matrix; integers and bf16 lie [inputs, outputs], MX codes [outputs, inputs]."""
     rows, columns = (outputs, inputs) if facts.family == "mx" else (inputs, outputs)
     row_bytes = columns * facts.weight_bits // 8
-    if fmt == _ND:
+    if fmt is AclFormat.ND:
         return rows * row_bytes
-    block = 16 if fmt == _NZ_C0_32 else 32
+    block = block_columns(fmt, 1) * facts.weight_bits // 8 if fmt is AclFormat.FRACTAL_NZ_C0_32 else NZ_BLOCK_BYTES
     return round_up(rows, _BLOCK_ROWS) * round_up(row_bytes, block)
 
 

@@ -1,6 +1,7 @@
-"""What the operator's own size function returns, with its traps: for comparison with a device, never for sizing.
+"""The communicator's window: what the tiling check demands, what to set for it, what it costs.
 
-The communicator's window: what the tiling check demands, what to set for it, what it costs.
+Beside that what the operator's own size function returns, with its traps: for comparison with a device, never for
+sizing.
 """
 
 from dataclasses import dataclass, replace

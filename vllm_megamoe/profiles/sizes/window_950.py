@@ -1,8 +1,6 @@
-"""What travels between 950 ranks: the MX record of a dispatched token, the row that comes back.
+"""The memory that a 950 buffer allocates for itself and registers with its peers, and the records that travel in it.
 
-The memory that a 950 buffer allocates for itself and registers with its peers.
-
-Layout, in order: synchronisation, routes, records of dispatched tokens, rows that come back (op kernel arch35).
+Layout, in order: synchronisation, routes, MX records of dispatched tokens, rows that come back (op kernel arch35).
 """
 
 from vllm_megamoe.profiles.facts import BufferFacts

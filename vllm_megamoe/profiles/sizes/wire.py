@@ -1,14 +1,12 @@
-"""On how many ranks the experts of a token sit.
+"""Bytes that a token sends and gets back: its records and rows, on how many ranks its experts sit.
 
-What the twin sends between its ranks: the parts of a record one behind another, without padding.
-
-Bytes that a token sends and gets back.
+Products pad their records; the twin sends the parts one behind another, without padding.
 """
 
 from dataclasses import dataclass
 from math import comb
 
-from vllm_megamoe.profiles.facts import BufferFacts
+from vllm_megamoe.profiles.facts import E2M1, MX_ELEMENTS, BufferFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.sizes import window_950
 from vllm_megamoe.profiles.sizes.common import ceil_div
@@ -29,9 +27,6 @@ def most_cards(ep_world_size: int, topk: int) -> int:
     return min(ep_world_size, topk)
 
 
-_MX = ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT4_E2M1")
-
-
 def twin_record(buffer: BufferFacts, *, elements_per_byte: int, with_weight: bool) -> int:
     """Bytes of a (token, expert) pair: the token, its scales, 4 for the router weight, 8 for token and k when merging.
 
@@ -40,7 +35,7 @@ def twin_record(buffer: BufferFacts, *, elements_per_byte: int, with_weight: boo
     hidden, merging = buffer.hidden, buffer.combine_comm_mode == 1
     if buffer.dispatch_quant_mode == 2:
         token = hidden + 4
-    elif buffer.dispatch_quant_mode == 4 or buffer.dispatch_quant_out_dtype in _MX:
+    elif buffer.dispatch_quant_mode == 4 or buffer.dispatch_quant_out_dtype in MX_ELEMENTS:
         token = hidden // elements_per_byte + ceil_div(hidden, 32)
     else:
         token = 2 * hidden
@@ -54,9 +49,6 @@ def twin_row(buffer: BufferFacts) -> int:
     hidden, capped = buffer.hidden, buffer.max_recv_token_num > 0 and buffer.combine_comm_mode == 0
     row = hidden + ceil_div(hidden, 32) if buffer.combine_quant_mode else 2 * hidden
     return row + int(capped)
-
-
-_FP4 = "FLOAT4_E2M1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +117,7 @@ def wire_bytes_per_token(profile: Profile, buffer: BufferFacts, *, use_case: str
 
 
 def _record(profile: Profile, buffer: BufferFacts, use_case: str | None, weights: bool) -> int:
-    hidden, packed = buffer.hidden, 2 if buffer.dispatch_quant_out_dtype == _FP4 else 1
+    hidden, packed = buffer.hidden, 2 if buffer.dispatch_quant_out_dtype == E2M1 else 1
     if profile.product == "none":
         return twin_record(buffer, elements_per_byte=packed, with_weight=weights)
     if profile.is_950:
