@@ -1,13 +1,34 @@
-"""Fixtures that several folders of tests use, and the list of skips at the end of a run."""
+"""What all tests share: folders, ranks with engines, how work is divided, drawn examples, and skips told at the end.
+
+Drawn examples: Hypothesis takes the same few in every `make test` (profile `same`), and new ones, more of them, in
+`make test-full` (profile `new`), where a failure prints the line that reproduces it.
+
+Division (`pytest -n`): all tests that share engines stay with one worker, which begins with them because they take
+longest; of the others each file stays whole.
+
+Skips: `--skips-need-a-reason`, which `.ci/run` gives, fails a run with a skip that allowed_skips.txt does not have.
+"""
 
 import os
+import shutil
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from vllm_megamoe.testing.engines import EngineRanks
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+SKIPS_OPTION = "--skips-need-a-reason"
+ENGINE_FILES = ("tests/engine/", "tests/families/test_served.py")
+
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
+settings.register_profile("new", derandomize=False, deadline=None, max_examples=300, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
@@ -25,16 +46,81 @@ def shared_dir() -> Path:
     return place
 
 
+@pytest.fixture(scope="session")
+def engine_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], EngineRanks]]:
+    """Rank processes with vLLM in them, by their number; started at the first engine, ended with the session."""
+    made: dict[int, EngineRanks] = {}
+
+    def ranks(size: int) -> EngineRanks:
+        if size not in made:
+            made[size] = EngineRanks(size, tmp_path_factory.mktemp("engines"))
+        return made[size]
+
+    yield ranks
+    for some in made.values():
+        some.stop()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        SKIPS_OPTION, action="store_true", help="fail when a test is skipped for a reason outside allowed_skips.txt"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the engines first, and skip what vLLM compiles where there is no compiler."""
+    items.sort(key=lambda item: not _with_engines(item.nodeid))
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        for item in items:
+            if item.get_closest_marker("compiled"):
+                item.add_marker(pytest.mark.skip(reason="no C++ compiler on PATH"))
+
+
+def _with_engines(nodeid: str) -> bool:
+    return nodeid.startswith(ENGINE_FILES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Divide work over xdist's workers as the module's docstring says."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "engines" if _with_engines(nodeid) else nodeid.split("::", 1)[0]
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List how many tests were skipped for which reason."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(_reason(report) for report in skipped)
+    """List how many tests were skipped for which reason, and which of them have to be explained."""
+    reasons = _skips(terminalreporter)
     terminalreporter.section("skips by reason")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:4d}  {reason}")
-    terminalreporter.line(f"{len(skipped):4d}  in all")
+    terminalreporter.line(f"{sum(reasons.values()):4d}  in all")
+    if terminalreporter.config.getoption(SKIPS_OPTION):
+        for reason in _not_allowed(reasons):
+            terminalreporter.line(f"FAILED: skipped without leave: {reason}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and session.config.getoption(SKIPS_OPTION) and _not_allowed(_skips(reporter)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skips(reporter: pytest.TerminalReporter) -> Counter[str]:
+    return Counter(_reason(report) for report in reporter.stats.get("skipped", []))
+
+
+def _not_allowed(reasons: Counter[str]) -> list[str]:
+    lines = ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()
+    allowed = {line.split(" | ")[0].strip() for line in lines if line.strip() and not line.startswith("#")}
+    return [reason for reason in reasons if reason not in allowed]
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return text.removeprefix("Skipped: ")
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")

@@ -11,18 +11,24 @@ def register() -> None:
     """Make `--quantization megamoe` known to vLLM.
 
     Cheap and idempotent; vLLM calls it several times in a deployment. It imports nothing that vLLM has not imported
-    already, and a run without the flag is unchanged.
+    already, and a run without the flag is unchanged. Where another class stands behind the name already, that class
+    stays, the log says so, and `--quantization megamoe` is an error (see lanes.startup).
     """
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
+    from vllm.model_executor.layers import quantization
 
-    if NAME in QUANTIZATION_METHODS:
-        return
-    from vllm_megamoe.lanes import startup
+    from vllm_megamoe.lanes import last_words, startup
     from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 
     _log_through_vllm()
-    register_quantization_config(NAME)(MegaMoeConfig)
+    last_words.install()
     startup.install()
+    if NAME not in quantization.QUANTIZATION_METHODS:
+        quantization.register_quantization_config(NAME)(MegaMoeConfig)
+        return
+    # A method of vLLM's own stands in the list alone.
+    holder = quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG.get(NAME)
+    if holder is not MegaMoeConfig:
+        logger.error("%s", startup.namesake(holder))
 
 
 class _ToVllm(logging.Handler):

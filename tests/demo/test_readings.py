@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vllm_megamoe.demo.report import read_load, settled_load, since
-from vllm_megamoe.testing.process import DemoError, first_error, last_message
+from vllm_megamoe.testing.process import HarnessError
 
 WORKER = "(Worker_TP1_EP1 pid=7) INFO 11-30 07:06:30 [load_report.py:48] "
 
@@ -29,36 +29,10 @@ def test_a_server_without_warm_up_has_no_load_yet_but_must_have_one_in_the_end(t
     log = tmp_path / "log"
     log.write_text(f"{WORKER}something else\n")
     assert settled_load(log, 0.01, needed=False) == {}
-    with pytest.raises(DemoError, match="no expert load"):
+    with pytest.raises(HarnessError, match="no expert load"):
         settled_load(log, 0.01)
 
 
 def test_a_layer_that_changes_its_number_of_experts_is_an_error() -> None:
     with pytest.raises(ValueError, match="zip"):
         since({"a": [1]}, {"a": [1, 2]})
-
-
-def test_the_last_message_skips_what_tells_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert last_message(log) == ""
-    log.write_text(
-        "(APIServer pid=7) INFO 11-30 06:57:40 [api.py:1]  ▄▄ ▄█ █  █  version 0.32.0\n"
-        "(Worker pid=8) INFO 11-30 06:58:14 [runner.py:87] Warming up model for the compilation...\n"
-        "Loading shards:   0%\n"
-        "(APIServer pid=7) INFO 11-30 06:58:57 [launcher.py:195] Route: /ping, Methods: POST\n"
-        "(APIServer pid=7) INFO 11-30 06:58:57 [launcher.py:195] \n"
-    )
-    assert last_message(log) == "Warming up model for the compilation..."
-    assert last_message(log, width=10) == "Warming u…"
-
-
-@pytest.mark.parametrize(
-    ("log", "told"),
-    [
-        ("INFO 11-30 [a.py:1] fine\n", ""),
-        ("WARNING 11-30 [a.py:1] limits cause errors like `OSError: too many`\nKeyError: 'x'\n", "KeyError: 'x'"),
-        ("(W pid=1) ERROR 11-30 [a.py:1] pkg.mod.OwnError: first\nRuntimeError: echo\n", "OwnError: first"),
-    ],
-)
-def test_the_first_error_is_the_cause(log: str, told: str) -> None:
-    assert first_error(log) == told

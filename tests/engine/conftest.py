@@ -1,22 +1,20 @@
 """Engines, checkpoint and prompts that all engine tests share."""
 
 import random
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from engine.engines import Engines, Prompts
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from engines import Engines
+from vllm_megamoe.testing.engines import EngineRanks
 
 VOCABULARY = range(4, 250)
 """Token ids of plain bytes in the test checkpoint; the special ones stay out of the prompts."""
 
 
 @pytest.fixture(scope="session")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
-    return Engines(tmp_path_factory.mktemp("engines"))
+def engines(engine_ranks: Callable[[int], EngineRanks]) -> Engines:
+    return Engines(engine_ranks)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +28,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def prompts() -> list[list[int]]:
+def prompts() -> Prompts:
     """32 prompts of 1 to 60 tokens."""
     rng = random.Random(7)
     return [[rng.choice(VOCABULARY) for _ in range(rng.randint(1, 60))] for _ in range(32)]

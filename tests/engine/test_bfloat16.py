@@ -10,10 +10,14 @@ in a billion; the test looks at some thousand values.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
-from engines import EAGER, MEGAMOE, TP2, Engines
+from engine.engines import EAGER, MEGAMOE, TP2, Engines, Prompts
+from engine.steps import Rows, damaged, own_teacher, teacher
+
+from vllm_megamoe.testing.engines import EngineRanks, Step
 
 pytestmark = pytest.mark.engine
 
@@ -39,7 +43,7 @@ def logit_std(checkpoint: str) -> float:
     return float(head.square().sum(dim=1).mean().sqrt())
 
 
-def largest_difference(baseline: list[Any], other: list[Any]) -> tuple[float, str]:
+def largest_difference(baseline: list[Rows], other: list[Rows]) -> tuple[float, str]:
     """Over the baseline's five best candidates at every position, with the place of the worst."""
     worst, where = 0.0, "nowhere"
     for s, (rows, others) in enumerate(zip(baseline, other, strict=True)):
@@ -51,54 +55,72 @@ def largest_difference(baseline: list[Any], other: list[Any]) -> tuple[float, st
     return worst, where
 
 
-def check(checkpoint: str, baseline: list[Any], other: list[Any]) -> None:
+def check(checkpoint: str, baseline: list[Rows], other: list[Rows]) -> None:
     worst, where = largest_difference(baseline, other)
     limit = bound(logit_std(checkpoint))
     assert worst <= limit, f"{where}: {worst:.4f} (limit {limit:.4f})"
 
 
-@pytest.fixture(scope="module")
-def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
-    """vLLM's own MoE on one rank."""
-    step = {"do": "own_teacher", "prompts": prompts, "max_tokens": 16}
-    return dict(engines.run({"model": checkpoint, **EAGER}, [step])[0])
+def own_path(engines: Engines, checkpoint: str, prompts: Prompts) -> dict[str, Any]:
+    """vLLM's own MoE on one rank: 16 tokens after each prompt, and what it found likely there."""
+    step = partial(own_teacher, prompts=prompts, max_tokens=16)
+    return dict(engines.run({"model": checkpoint, **EAGER}, [step])[0][0])
+
+
+def fed_with(baseline: dict[str, Any], prompts: Prompts, replica: slice = slice(None)) -> Step:
+    """What a model finds likely on the baseline's tokens."""
+    starts = [len(prompt) for prompt in prompts]
+    return partial(teacher, sequences=baseline["sequences"][replica], starts=starts[replica])
 
 
 @pytest.fixture(scope="module")
-def teacher(baseline: dict[str, Any], prompts: list[list[int]]) -> dict[str, Any]:
-    return {"do": "teacher", "sequences": baseline["sequences"], "starts": [len(p) for p in prompts]}
+def baseline(engines: Engines, checkpoint: str, prompts: Prompts) -> dict[str, Any]:
+    return own_path(engines, checkpoint, prompts)
 
 
 @pytest.fixture(scope="module")
-def two_ranks(engines: Engines, checkpoint: str, teacher: dict[str, Any]) -> list[Any]:
+def two_ranks(engines: Engines, checkpoint: str, prompts: Prompts, baseline: dict[str, Any]) -> list[list[Any]]:
     """Two ranks in eager mode: whole, then with the MoE output times 0.9."""
+    step = fed_with(baseline, prompts)
     llm = {"model": checkpoint, **MEGAMOE, **TP2, **EAGER, "enable_prefix_caching": False}
-    return engines.run(llm, [teacher, {"do": "sabotage", "kind": "scaled"}, teacher])
+    return engines.run(llm, [step, partial(damaged, kind="scaled", step=step)])
 
 
-def test_two_ranks(checkpoint: str, baseline: dict[str, Any], two_ranks: list[Any]) -> None:
-    check(checkpoint, baseline["top"], two_ranks[0])
+def test_two_ranks(checkpoint: str, baseline: dict[str, Any], two_ranks: list[list[Any]]) -> None:
+    for whole, _ in two_ranks:
+        check(checkpoint, baseline["top"], whole)
 
 
-def test_a_tenth_less_moe_output_is_seen(checkpoint: str, baseline: dict[str, Any], two_ranks: list[Any]) -> None:
+def test_a_tenth_less_moe_output_is_seen(checkpoint: str, baseline: dict[str, Any], two_ranks: list[list[Any]]) -> None:
     """Negative control: with the MoE output times 0.9 the same comparison fails."""
-    with pytest.raises(AssertionError, match="limit"):
-        check(checkpoint, baseline["top"], two_ranks[2])
+    for _, scaled in two_ranks:
+        with pytest.raises(AssertionError, match="limit"):
+            check(checkpoint, baseline["top"], scaled)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("run", [EAGER, TP2], ids=["one rank, eager", "two ranks, compiled"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(EAGER, id="one rank, eager"),
+        pytest.param(TP2, id="two ranks, compiled", marks=pytest.mark.compiled),
+    ],
+)
 def test_other_runs(
-    run: dict[str, Any], engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]
+    run: dict[str, Any], engines: Engines, checkpoint: str, baseline: dict[str, Any], prompts: Prompts
 ) -> None:
-    check(checkpoint, baseline["top"], engines.run({"model": checkpoint, **MEGAMOE, **run}, [teacher])[0])
+    llm = {"model": checkpoint, **MEGAMOE, **run}
+    for (top,) in engines.run(llm, [fed_with(baseline, prompts)]):
+        check(checkpoint, baseline["top"], top)
 
 
 @pytest.mark.full
-def test_data_parallel(engines: Engines, checkpoint: str, baseline: dict[str, Any], teacher: dict[str, Any]) -> None:
+def test_data_parallel(
+    checkpoint: str, baseline: dict[str, Any], prompts: Prompts, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Each rank is fed every other sequence; test_float32 has the idle rank."""
-    shares = [{**teacher, **{key: teacher[key][r::2] for key in ("sequences", "starts")}} for r in range(2)]
     llm = {"model": checkpoint, **MEGAMOE, **EAGER, "enable_expert_parallel": True}
-    tops = engines.run_data_parallel(llm, [[share] for share in shares])
+    ranks = EngineRanks(2, tmp_path_factory.mktemp("replicas"))
+    tops = ranks.serve_data_parallel(llm, [[fed_with(baseline, prompts, slice(r, None, 2))] for r in range(2)])
     for r, (top,) in enumerate(tops):
         check(checkpoint, baseline["top"][r::2], top)

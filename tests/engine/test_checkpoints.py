@@ -1,53 +1,117 @@
 """Checkpoints whose config already names a method, and experts that are quantised at load."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import named_megamoe, with_int8_attention
-from engines import EAGER, MEGAMOE, TP2, Engines
+import torch
+from engine.checkpoints import named_megamoe, with_int8_attention
+from engine.engines import EAGER, FLOAT32, MEGAMOE, TP2, Engines, Prompts
+from engine.steps import Seen, damaged, greedy, layers, seen
+from safetensors.torch import load_file
+from torch import Tensor
 
 pytestmark = pytest.mark.engine
-
-FLOAT32 = {"dtype": "float32"}
-
-
-def ask(prompts: list[list[int]]) -> list[dict[str, Any]]:
-    return [{"do": "greedy", "prompts": prompts[:8], "max_tokens": 8}, {"do": "layers"}]
-
-
-def tokens(results: list[dict[str, Any]]) -> list[list[int]]:
-    return [result["tokens"] for result in results]
 
 
 @pytest.mark.full
 def test_linear_layers_keep_the_checkpoints_own_method(
-    engines: Engines, checkpoint: str, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+    engines: Engines, checkpoint: str, prompts: Prompts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """int8 attention by compressed-tensors, BF16 experts: the same tokens as vLLM without the plugin's flag."""
     mixed = str(with_int8_attention(Path(checkpoint), tmp_path_factory.mktemp("mixed") / "model"))
-    (plain,) = engines.run({"model": mixed, **FLOAT32, **EAGER}, ask(prompts)[:1])
-    ours, layers = engines.run({"model": mixed, **FLOAT32, **MEGAMOE, **EAGER}, ask(prompts))
-    assert tokens(ours) == tokens(plain)
-    assert [layer["use_case"] for layer in layers[0]] == ["a16w16", "a16w16"]
+    ask = partial(greedy, prompts=prompts[:8], max_tokens=8)
+    ((plain,),) = engines.run({"model": mixed, **FLOAT32, **EAGER}, [ask])
+    ((ours, held),) = engines.run({"model": mixed, **FLOAT32, **MEGAMOE, **EAGER}, [ask, layers])
+    assert ours == plain
+    assert [layer["use_case"] for layer in held] == ["a16w16", "a16w16"]
 
 
-def test_requantised_experts_serve_and_are_integers(
-    engines: Engines, checkpoint: str, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """a8w8-int by consent, on a checkpoint that names megamoe itself; two ranks, buffers shared by the layers."""
+@pytest.fixture(scope="module")
+def requantised(
+    engines: Engines, checkpoint: str, prompts: Prompts, tmp_path_factory: pytest.TempPathFactory
+) -> list[list[Any]]:
+    """a8w8-int by consent, on a checkpoint that names megamoe itself: per rank what its layers saw, gave and held."""
     named = str(named_megamoe(Path(checkpoint), tmp_path_factory.mktemp("named") / "model"))
     options = {"megamoe": {"use_case": "a8w8-int", "requant": "allow"}}
-    llm = {"model": named, **TP2, **EAGER, "additional_config": options}
-    generated, workers = engines.run(llm, ask(prompts))
-    assert all(len(result["tokens"]) == 8 for result in generated)
-    assert len(workers) == 2
-    for layers in workers:
-        assert [layer["use_case"] for layer in layers] == ["a8w8-int", "a8w8-int"]
-        assert {layer["weights_left"] for layer in layers} == {0}
-        assert len({layer["buffer"] for layer in layers}) == 1
-        assert len({layer["calls"] for layer in layers}) == 1
-        assert min(layer["calls"] for layer in layers) > 0
-    # Every row of both ranks is counted once by the rank that holds its expert: top-2 of each row.
-    for a, b in zip(workers[0], workers[1], strict=True):
-        assert (sum(a["counts"]) + sum(b["counts"])) % 2 == 0
+    llm = {"model": named, **TP2, **EAGER, "enable_prefix_caching": False, "additional_config": options}
+    step = partial(seen, prompts=prompts[:16])
+    return engines.run(llm, [step, layers, partial(damaged, kind="scaled", step=step)])
+
+
+def test_requantised_experts_are_integers_in_one_buffer(requantised: list[list[Any]]) -> None:
+    assert len(requantised) == 2
+    for _, held, _ in requantised:
+        assert [layer["use_case"] for layer in held] == ["a8w8-int", "a8w8-int"]
+        assert {layer["weights_left"] for layer in held} == {0}
+        assert len({layer["buffer"] for layer in held}) == 1
+        assert {layer["calls"] for layer in held} == {1}
+
+
+def test_every_row_is_counted_by_the_rank_that_holds_its_expert(requantised: list[list[Any]]) -> None:
+    """Top-2 of each row: ids from the router, counts by expert from both ranks together."""
+    (rows, first, _), (_, second, _) = requantised
+    for layer, (a, b) in enumerate(zip(first, second, strict=True)):
+        chosen = torch.bincount(rows[layer].ids.flatten().long(), minlength=8)
+        assert a["counts"] + b["counts"] == chosen.tolist()
+
+
+LIMIT = 2.0**-6
+"""Largest error of all rows together, in parts of their size; of one row or one channel alone, four times that.
+
+Expected is the formula without the roundings between its steps. What the twin rounds and the formula does not: both
+sums to float16, at random 2^-11 / sqrt(3) = 0.0003 of a value, and rows to bfloat16 twice, 0.0011 each. The first moves
+activations by d = 0.0003 of their size, silu by up to twice that, so some land on the neighbouring code: a code flips
+with probability d / step, an error of one step, together sqrt(d * step). A step is 1/127 of the row's largest
+activation, which is at most sqrt(1024) = 32 times the row's size: step < 0.25, so sqrt(0.0006 * 0.25) = 0.0123. In all
+sqrt(0.0123^2 + 2 * 0.0003^2 + 2 * 0.0011^2) = 0.0124. An output less by a tenth is 0.1, an expert or a scale in the
+wrong place 1.
+"""
+
+
+def test_requantised_rows_are_the_formula(checkpoint: str, requantised: list[list[Any]]) -> None:
+    """On both ranks, at every layer: the layer's own inputs through the document's formula give its rows."""
+    for rank, (rows, _, _) in enumerate(requantised):
+        for layer, one in enumerate(rows):
+            whole, worst = errors(expected_rows(checkpoint, layer, one), one.y)
+            assert whole < LIMIT, f"rank {rank}, layer {layer}: {whole:.4f}"
+            assert worst < 4 * LIMIT, f"rank {rank}, layer {layer}: {worst:.4f}"
+
+
+def test_a_tenth_less_is_seen(checkpoint: str, requantised: list[list[Any]]) -> None:
+    """Negative control."""
+    for _, _, rows in requantised:
+        for layer, one in enumerate(rows):
+            whole, worst = errors(expected_rows(checkpoint, layer, one), one.y)
+            assert whole > LIMIT
+            assert worst > 4 * LIMIT
+
+
+def errors(expected: Tensor, found: Tensor) -> tuple[float, float]:
+    """The error of all rows together, and of the worst row or channel; the checkpoint's first channels are zeros."""
+    error = found.double() - expected
+    by_line = [float((error.norm(dim=d) / expected.norm(dim=d).clamp(min=2.0**-40)).max()) for d in (0, 1)]
+    return float(error.norm() / expected.norm()), max(by_line)
+
+
+def expected_rows(checkpoint: str, layer: int, one: Seen) -> Tensor:
+    """A8W8-INT by operator_readme.txt, in float64: tokens and activations to int8 per row, weights per channel."""
+    tensors = load_file(f"{checkpoint}/model.safetensors")
+    x, y = int8_rows(one.x.double()), torch.zeros(one.x.shape, dtype=torch.float64)
+    for expert in range(8):
+        gate, up, down = (
+            int8_rows(tensors[f"model.layers.{layer}.mlp.experts.{expert}.{name}_proj.weight"].double())
+            for name in ("gate", "up", "down")
+        )
+        row, slot = (one.ids == expert).nonzero(as_tuple=True)
+        g = x[row] @ gate.T
+        activation = g * g.sigmoid() * (x[row] @ up.T)
+        y.index_add_(0, row, one.weights[row, slot, None].double() * (int8_rows(activation) @ down.T))
+    return y
+
+
+def int8_rows(values: Tensor) -> Tensor:
+    """[rows, K] as symmetric int8 with a scale per row gives them back: s = amax / 127, round(v / s) * s."""
+    scale = values.abs().amax(dim=1, keepdim=True).clamp(min=2.0**-40) / 127
+    return (values / scale).round() * scale

@@ -5,62 +5,63 @@ fp32 sums only (some 1e-6 of a logit); a greedy token may differ only where the 
 than that, and among these prompts the closest pair is 8e-4 apart.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from engines import EAGER, MEGAMOE, TP2, Engines, greedy_steps
+from engine.engines import EAGER, FLOAT32, MEGAMOE, TP2, Engines, Prompts, greedy_steps
+from engine.steps import greedy
+
+from vllm_megamoe.testing.engines import EngineRanks
 
 pytestmark = pytest.mark.engine
 
-FLOAT32 = {"dtype": "float32"}
-
-
-def tokens(results: list[dict[str, Any]]) -> list[list[int]]:
-    return [result["tokens"] for result in results]
-
 
 @pytest.fixture(scope="module")
-def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> list[Any]:
+def baseline(engines: Engines, checkpoint: str, prompts: Prompts) -> list[Any]:
     return engines.float32_baseline(checkpoint, prompts)
-
-
-RUNS = {
-    "one rank, eager": EAGER,
-    "tensor parallel 2, eager": {**TP2, **EAGER},
-    "tensor parallel 2, compiled": TP2,
-}
 
 
 # In eager mode tests/families serves this model on one rank and on two in every run.
 @pytest.mark.parametrize(
-    "run", [pytest.param(run, marks=pytest.mark.full if run.endswith("eager") else ()) for run in RUNS]
+    "run",
+    [
+        pytest.param(EAGER, id="one rank, eager", marks=pytest.mark.full),
+        pytest.param({**TP2, **EAGER}, id="tensor parallel 2, eager", marks=pytest.mark.full),
+        pytest.param(TP2, id="tensor parallel 2, compiled", marks=pytest.mark.compiled),
+    ],
 )
 def test_same_tokens(
-    run: str, engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: list[Any]
+    run: dict[str, Any], engines: Engines, checkpoint: str, prompts: Prompts, baseline: list[Any]
 ) -> None:
-    batched, alone = engines.run({"model": checkpoint, **FLOAT32, **MEGAMOE, **RUNS[run]}, greedy_steps(prompts))
-    assert tokens(batched) == tokens(baseline[0])
-    assert tokens(alone) == tokens(baseline[1])
+    """On every rank, with all prompts in one batch and with each of them alone."""
+    for found in engines.run({"model": checkpoint, **FLOAT32, **MEGAMOE, **run}, greedy_steps(prompts)):
+        assert found == baseline
 
 
-@pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.full)])
+@pytest.fixture
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineRanks]:
+    """Two ranks of their own: their engine cores run in processes of their own."""
+    ranks = EngineRanks(2, tmp_path_factory.mktemp("replicas"))
+    yield ranks
+    ranks.stop()
+
+
+@pytest.mark.parametrize(
+    "mode", [EAGER, pytest.param({}, marks=[pytest.mark.full, pytest.mark.compiled])], ids=["eager", "compiled"]
+)
 def test_data_parallel_with_uneven_load(
-    mode: str, engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: list[Any]
+    mode: dict[str, Any], replicas: EngineRanks, checkpoint: str, prompts: Prompts, baseline: list[Any]
 ) -> None:
     """Rank 0 works on 31 prompts of many steps while rank 1 has one short prompt and idles for the rest."""
-    llm = {
-        "model": checkpoint,
-        **FLOAT32,
-        **MEGAMOE,
-        "enable_expert_parallel": True,
-        **(EAGER if mode == "eager" else {}),
-    }
-    shares = [prompts[:31], prompts[31:]]
-    jobs = [
-        [{"do": "greedy", "prompts": shares[0], "max_tokens": 8}],
-        [{"do": "greedy", "prompts": shares[1], "max_tokens": 2}],
-    ]
-    busy, idle = engines.run_data_parallel(llm, jobs)
-    expected = tokens(baseline[0])
-    assert tokens(busy[0]) == expected[:31]
-    assert tokens(idle[0]) == [expected[31][:2]]
+    llm = {"model": checkpoint, **FLOAT32, **MEGAMOE, "enable_expert_parallel": True, **mode}
+    busy, idle = replicas.serve_data_parallel(
+        llm,
+        [
+            [partial(greedy, prompts=prompts[:31], max_tokens=8)],
+            [partial(greedy, prompts=prompts[31:], max_tokens=2)],
+        ],
+    )
+    assert busy[0] == baseline[0][:31]
+    assert idle[0] == [baseline[0][31][:2]]

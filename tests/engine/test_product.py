@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EAGER, MEGAMOE, TP2, Engines
-from test_bfloat16 import check
+from engine.engines import EAGER, MEGAMOE, TP2, Engines, Prompts
+from engine.steps import layers
+from engine.test_bfloat16 import check, fed_with, own_path
 
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
@@ -32,16 +33,13 @@ def plan(checkpoint: str) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def baseline(engines: Engines, checkpoint: str, prompts: list[list[int]]) -> dict[str, Any]:
-    """vLLM's own MoE on one rank; the same job as in test_bfloat16."""
-    step = {"do": "own_teacher", "prompts": prompts, "max_tokens": 16}
-    return dict(engines.run({"model": checkpoint, **EAGER}, [step])[0])
+def baseline(engines: Engines, checkpoint: str, prompts: Prompts) -> dict[str, Any]:
+    return own_path(engines, checkpoint, prompts)
 
 
 @pytest.fixture(scope="module")
-def run(engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: dict[str, Any]) -> list[Any]:
-    """The layers before, the answers, the layers after."""
-    teacher = {"do": "teacher", "sequences": baseline["sequences"], "starts": [len(p) for p in prompts]}
+def run(engines: Engines, checkpoint: str, prompts: Prompts, baseline: dict[str, Any]) -> list[list[Any]]:
+    """On each rank: the layers before, the answers, the layers after."""
     llm = {
         "model": checkpoint,
         **MEGAMOE,
@@ -51,39 +49,42 @@ def run(engines: Engines, checkpoint: str, prompts: list[list[int]], baseline: d
         "enable_prefix_caching": False,
         "additional_config": {"megamoe": OPTIONS},
     }
-    return engines.run(llm, [{"do": "layers"}, teacher, {"do": "layers"}])
+    return engines.run(llm, [layers, fed_with(baseline, prompts), layers])
 
 
-def test_rows_cut_into_calls_and_padded_stay_right(checkpoint: str, baseline: dict[str, Any], run: list[Any]) -> None:
-    check(checkpoint, baseline["top"], run[1])
+def test_rows_cut_into_calls_and_padded_stay_right(
+    checkpoint: str, baseline: dict[str, Any], run: list[list[Any]]
+) -> None:
+    for _, top, _ in run:
+        check(checkpoint, baseline["top"], top)
 
 
-def test_the_engine_is_what_the_plan_said(plan: Plan, run: list[Any]) -> None:
+def test_the_engine_is_what_the_plan_said(plan: Plan, run: list[list[Any]]) -> None:
     capacity = plan.layers[0].capacity
     assert capacity.calls > 1
-    for worker in run[2]:
-        assert [layer["name"].split(".experts")[0] for layer in worker] == [
+    for _, _, rank in run:
+        assert [layer["name"].split(".experts")[0] for layer in rank] == [
             layer.facts.name.split(".experts")[0] for layer in plan.layers
         ]
-        for layer, planned in zip(worker, plan.layers, strict=True):
+        for layer, planned in zip(rank, plan.layers, strict=True):
             assert layer["bytes"] == layer["plan_bytes"] == planned.weight_bytes
             assert layer["num_max_tokens_per_rank"] == layer["chunk"] == planned.capacity.chunk
 
 
 def test_the_step_makes_as_many_calls_as_planned_on_both_ranks(
-    plan: Plan, run: list[Any], baseline: dict[str, Any]
+    plan: Plan, run: list[list[Any]], baseline: dict[str, Any]
 ) -> None:
     """All sequences fit into one step of 2048 tokens, whose rows the two ranks share."""
     rows = -(-sum(len(sequence) for sequence in baseline["sequences"]) // 2)
     calls = -(-rows // plan.layers[0].capacity.chunk)
     assert calls > 1
-    after, before = ([[(layer["steps"], layer["calls"]) for layer in worker] for worker in run[n]] for n in (2, 0))
+    before, after = ([[(layer["steps"], layer["calls"]) for layer in rank[n]] for rank in run] for n in (0, 2))
     assert before == [[(0, 0)] * 2] * 2
     assert after == [[(1, calls)] * 2] * 2
 
 
-def test_padding_reaches_no_expert(run: list[Any], baseline: dict[str, Any]) -> None:
+def test_padding_reaches_no_expert(run: list[list[Any]], baseline: dict[str, Any]) -> None:
     """Each row goes to two experts and to no more. Every token is run once, as part of its prompt."""
     rows = sum(len(sequence) for sequence in baseline["sequences"])
     for index in range(2):
-        assert sum(sum(worker[index]["counts"]) for worker in run[2]) == 2 * rows
+        assert sum(sum(rank[2][index]["counts"]) for rank in run) == 2 * rows

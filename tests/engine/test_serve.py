@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engines import Engines, engine_environment
+from engine.engines import Engines, Prompts
 from openai import OpenAI
-from rich.console import Console
 
 from vllm_megamoe.demo.report import settled_load
-from vllm_megamoe.testing.server import serving
+from vllm_megamoe.testing.engines import engine_environment
+from vllm_megamoe.testing.server import Server
 
 pytestmark = pytest.mark.engine
 
@@ -33,8 +33,8 @@ def served(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A server whose environment says nothing about processors or KV space: the plugin sets both."""
     log = tmp_path_factory.mktemp("serve") / "log.txt"
     unset = {k: v for k, v in engine_environment().items() if k != "VLLM_CPU_KVCACHE_SPACE"}
-    with serving(Console(), Path(checkpoint), [*OPTIONS, *LIMITS], log, unset) as server:
-        yield Served(OpenAI(base_url=f"{server.url}/v1", api_key="none"), checkpoint, log)
+    with Server(Path(checkpoint), (*OPTIONS, *LIMITS), log).running(unset) as client:
+        yield Served(OpenAI(base_url=f"{client.url}/v1", api_key="none"), checkpoint, log)
 
 
 def test_chat_and_stream_agree(served: Served) -> None:
@@ -47,7 +47,7 @@ def test_chat_and_stream_agree(served: Served) -> None:
 
 
 def test_concurrent_completions_equal_vllms_own_moe(
-    served: Served, engines: Engines, checkpoint: str, prompts: list[list[int]]
+    served: Served, engines: Engines, checkpoint: str, prompts: Prompts
 ) -> None:
     """Sixteen requests at once give the tokens of vLLM's own MoE on one rank (the baseline of test_float32)."""
     baseline = engines.float32_baseline(checkpoint, prompts)[0]
@@ -64,7 +64,7 @@ def test_concurrent_completions_equal_vllms_own_moe(
 
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(complete, prompts[:16]))
-    assert found == [result["tokens"] for result in baseline[:16]]
+    assert found == baseline[:16]
 
 
 def test_the_log_tells_the_environment_and_the_expert_load(served: Served) -> None:

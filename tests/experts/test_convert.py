@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vllm_megamoe.errors import CheckpointError, ConfigError, LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import LayerOperands, convert, operand_bytes, transform_weights_for_mega_moe
+from vllm_megamoe.experts.convert import convert, transform_weights_for_mega_moe
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.profiles.use_cases import UseCase
 
 EXPERTS, HIDDEN, WIDTH = 3, 96, 48
@@ -210,7 +211,7 @@ def test_in_place_uses_the_memory_of_bf16_weights_and_no_other() -> None:
 def test_bytes_count_every_tensor_with_its_blocks() -> None:
     """INT4 of [96, 96] and [48, 96]: blocks of 32 bytes are 64 columns, so 96 take the room of 128."""
     operands = convert(made("int4"), UseCase.A8W4_INT)
-    assert operand_bytes(operands) == EXPERTS * ((96 * 128 + 48 * 128) // 2 + 96 * (8 + 4) * 2)
+    assert operands.nbytes == EXPERTS * ((96 * 128 + 48 * 128) // 2 + 96 * (8 + 4) * 2)
 
 
 def mixed(change: Callable[[], Experts]) -> list[Experts]:
@@ -251,3 +252,16 @@ def test_mx_experts_keep_their_element_type() -> None:
     experts = made("e5m2")
     assert isinstance(experts, MxExperts)
     assert [m.dtype for m in convert(experts, UseCase.A8W8_FP).l1] == [torch.float8_e5m2] * EXPERTS
+
+
+@pytest.mark.parametrize("use_case", ["a8w4-fp", "a4w4-fp"])
+def test_odd_sizes_in_fp4_are_filled_up_to_a_byte(use_case: str) -> None:
+    """The same as experts that had the zeros before."""
+    w13, w2 = torch.randn(1, 6, 5).bfloat16(), torch.randn(1, 5, 3).bfloat16()
+    operands = transform_weights_for_mega_moe(w13, w2, use_case)
+    assert (operands.hidden, operands.intermediate_hidden) == (6, 4)
+    gate, up = torch.zeros(1, 4, 6).bfloat16(), torch.zeros(1, 4, 6).bfloat16()
+    gate[:, :3, :5], up[:, :3, :5] = w13[:, :3], w13[:, 3:]
+    down = torch.zeros(1, 6, 4).bfloat16()
+    down[:, :5, :3] = w2
+    assert same(operands, transform_weights_for_mega_moe(torch.cat([gate, up], dim=1), down, use_case))

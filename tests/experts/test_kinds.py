@@ -11,7 +11,7 @@ from oracle.formats import to_bf16
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.kinds import kind_of, reachable, to_kind
+from vllm_megamoe.experts.convert import reachable, to_kind
 from vllm_megamoe.profiles.use_cases import UseCase
 
 EXPERTS, HIDDEN, WIDTH = 3, 96, 64
@@ -143,7 +143,7 @@ def test_exact_steps_change_no_value(kind: str, use_case: str) -> None:
 def test_experts_of_the_use_cases_own_kind_are_passed_on(kind: str) -> None:
     own = {"dense": "a16w16", "int8": "a8w8-int", "int4": "a8w4-int", "e2m1": "a4w4-fp"}.get(kind, "a8w8-fp")
     experts = made(kind)
-    assert kind_of(experts) == kind
+    assert experts.kind == kind
     assert to_kind(experts, UseCase(own)) is experts
 
 

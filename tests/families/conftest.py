@@ -1,9 +1,12 @@
 """Prompts, checkpoints and runs of the families."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from families.serving import Checkpoints, Serving
+
+from vllm_megamoe.testing.engines import EngineRanks
 
 VOCABULARY = range(4, 250)
 LENGTHS = (23, 2, 40, 7, 61)
@@ -18,5 +21,5 @@ def family_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 @pytest.fixture(scope="session")
-def serving(tmp_path_factory: pytest.TempPathFactory, family_checkpoints: Checkpoints) -> Serving:
-    return Serving(tmp_path_factory.mktemp("serving"), family_checkpoints)
+def serving(engine_ranks: Callable[[int], EngineRanks], family_checkpoints: Checkpoints) -> Serving:
+    return Serving(engine_ranks, family_checkpoints)

@@ -89,6 +89,18 @@ def factor_twice(runner: Any) -> Fix:
     return wrap(runner.routed_experts.quant_method, "apply", lambda rows: factor * rows)
 
 
+def swapped(runner: Any) -> Fix:
+    """The first two local experts change places."""
+    operands = runner.routed_experts.mega_moe.operands
+
+    def swap() -> None:
+        for column in (operands.l1, operands.l2):
+            column[0], column[1] = column[1], column[0]
+
+    swap()
+    return swap
+
+
 def reduced_twice(runner: Any) -> Fix:
     """B48: the runner sums finished rows over the ranks."""
     return wrap(runner.routed_experts.quant_method.moe_kernel, "output_is_reduced", lambda whole: not whole)
@@ -109,6 +121,7 @@ KINDS: dict[str, Callable[[Any], Fix]] = {
         gate_dropped,
         factor_dropped,
         factor_twice,
+        swapped,
         reduced_twice,
         shared_not_reduced,
     )
@@ -119,6 +132,18 @@ def wrap(owner: Any, name: str, change: Callable[[Any], Any]) -> Fix:
     """Let a method of one object return something else."""
     whole = getattr(owner, name)
     return replace(owner, name, lambda *args, **kwargs: change(whole(*args, **kwargs)))
+
+
+def watch(owner: Any, name: str, tell: Callable[..., None]) -> Fix:
+    """Tell of every call of a method of one object: what it returned, and its arguments by keyword."""
+    whole = getattr(owner, name)
+
+    def watched(**arguments: Any) -> Any:
+        result = whole(**arguments)
+        tell(result, **arguments)
+        return result
+
+    return replace(owner, name, watched)
 
 
 def replace(owner: Any, name: str, value: Any) -> Fix:

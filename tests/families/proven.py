@@ -18,7 +18,7 @@ from typing import Any
 
 from families.block_configs import architectures
 from families.blocks import BLOCKS
-from families.layouts import LAYOUTS, groups
+from families.layouts import LAYOUTS, engines
 from families.models import FAMILIES, Family
 
 FILE = Path(__file__).with_name("proven.json")
@@ -35,7 +35,7 @@ def _served(model: str, family: Family) -> dict[str, Any]:
         "architectures": [family.architecture],
         "proof": "served",
         "shared_experts": ["fused" if family.fused(mode) else "vllm" for mode in family.modes if family.shared],
-        "layouts": [name for name in LAYOUTS if any((model, "planned") in group for group in groups(name))],
+        "layouts": [name for name in LAYOUTS if (model, "planned") in engines(name)],
         "runs": "every" if family.every_run else "full",
         "test": "tests/families/test_served.py",
     }

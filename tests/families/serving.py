@@ -1,18 +1,42 @@
 """The checkpoints and runs that all tests of the families share, each made at its first use."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from families import runs
 from families.checkpoints import make_checkpoint
-from families.layouts import LAYOUTS, groups
-from families.models import FAMILIES
-from families.runs import Run
+from families.layouts import LAYOUTS
+from families.models import FAMILIES, VOCABULARY
+from families.steps import observe
 from torch import Tensor
+
+from vllm_megamoe.testing.engines import EngineRanks, serve
+
+# vLLM's rotary kernel for CPUs misreads the strided rows of latent attention, so that a row's values depend on its
+# neighbours; its own PyTorch form of the same operation agrees with transformers.
+SAME_FOR_ALL: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+    "max_model_len": 128,
+    "max_num_batched_tokens": 128,
+    "max_logprobs": VOCABULARY,
+    "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
+}
 
 Key = tuple[str, str, str]
 """Layout, family and mode."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one rank of an engine gave, by damage; `none` is the whole engine."""
+
+    results: dict[str, dict[str, Tensor]]
+    layers: list[dict[str, Any]]
 
 
 @dataclass
@@ -32,9 +56,9 @@ class Checkpoints:
 
 @dataclass
 class Serving:
-    """Serves groups of families, each group in one process per rank, each once per session."""
+    """Serves families in the session's rank processes, each engine once."""
 
-    folder: Path
+    ranks: Callable[[int], EngineRanks]
     checkpoints: Checkpoints
     done: dict[Key, list[Run]] = field(default_factory=dict)
     failed: dict[Key, Exception] = field(default_factory=dict)
@@ -45,26 +69,29 @@ class Serving:
         return whole if replicas == 1 else self._part(whole, replica, replicas)
 
     def of(self, layout: str, family: str, mode: str) -> list[Run]:
-        """One engine's ranks; the first request runs the whole group that it belongs to."""
+        """One engine's ranks; `own` is vLLM's own MoE, else one of the family's modes."""
         key = (layout, family, mode)
         if key not in self.done and key not in self.failed:
-            (group,) = (group for group in groups(layout) if (family, mode) in group)
             try:
-                found = self._serve(layout, group)
-            except Exception as e:
-                self.failed |= {(layout, *member): e for member in group}
-            else:
-                self.done |= {(layout, *member): ranks for member, ranks in zip(group, found, strict=True)}
+                self.done[key] = self._serve(*key)
+            except Exception as e:  # told again by every test that asks for this engine
+                self.failed[key] = e
         if key in self.failed:
             raise self.failed[key]
         return self.done[key]
 
-    def _serve(self, layout: str, group: list[tuple[str, str]]) -> list[list[Run]]:
+    def _serve(self, layout: str, family: str, mode: str) -> list[Run]:
         over = LAYOUTS[layout]
-        engines = [runs.engine(name, self.checkpoints.of(name), mode, layout) for name, mode in group]
+        llm: dict[str, Any] = {"model": str(self.checkpoints.of(family)), **SAME_FOR_ALL, **over.llm}
+        if mode != "own":
+            llm["quantization"] = "megamoe"
+        if mode == "apart":
+            llm["additional_config"] = {"megamoe": {"fuse_shared_experts": "off"}}
+        damages = [] if mode == "own" else FAMILIES[family].damages(mode, layout)
         shares = [self.checkpoints.prompts[r :: over.replicas] for r in range(over.replicas)]
-        by_rank = runs.run(self.folder / f"{layout}, {group[0][0]}", engines, shares, over)
-        return [[found[f"{name} {mode}"] for found in by_rank] for name, mode in group]
+        steps = [partial(observe, prompts=shares[over.replica_of(rank)], damages=damages) for rank in range(over.ranks)]
+        found = self.ranks(over.ranks).run(serve, [(llm, [step]) for step in steps])
+        return [Run(results, results.pop("layers")) for (results,) in found]
 
     def _part(self, whole: dict[str, Tensor], replica: int, replicas: int) -> dict[str, Tensor]:
         """The rows of every `replicas`-th prompt."""

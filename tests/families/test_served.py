@@ -1,7 +1,7 @@
 """Each family served in float32 in every layout: the operator, vLLM's own MoE and transformers compute the same model.
 
 Every family has one engine without the flag, on one rank, and in each layout one with the flag, and one more with its
-shared experts on vLLM's own path. All engines of a layout run in the same processes, one after the other.
+shared experts on vLLM's own path.
 
 On two tensor-parallel ranks (B45, B48, B50) shared experts on vLLM's own path are cut over the ranks and must be
 summed; routed rows are complete and must not be; a routed factor multiplies the one and not the other.
@@ -9,19 +9,18 @@ summed; routed rows are complete and must not be; a routed factor multiplies the
 
 import pytest
 from families.compare import check, check_rows
-from families.layouts import LAYOUTS, groups, in_every_run
+from families.layouts import LAYOUTS, engines, in_every_run
 from families.models import FAMILIES
 from families.serving import Checkpoints, Serving
 
 pytestmark = pytest.mark.engine
 
-ENGINES = [
-    (layout, family, mode) for layout in LAYOUTS for group in groups(layout) for family, mode in group if mode != "own"
-]
+ENGINES = [(layout, family, mode) for layout in LAYOUTS for family, mode in engines(layout) if mode != "own"]
 
 
 def _param(layout: str, family: str, *values: str) -> object:
-    marks = () if in_every_run(layout, family) else pytest.mark.full
+    marks = [] if in_every_run(layout, family) else [pytest.mark.full]
+    marks += [pytest.mark.compiled] if LAYOUTS[layout].compiled else []
     return pytest.param(layout, family, *values, marks=marks, id="-".join((layout, family, *values)))
 
 

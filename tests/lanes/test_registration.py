@@ -1,9 +1,16 @@
-"""The entry point, in processes of their own: cheap, idempotent, silent without the flag."""
+"""The entry point, in processes of their own: cheap, idempotent, silent without the flag, no namesake hides it."""
 
 import json
+import logging
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from lanes.live.tiny_configs import TINY
+
+from vllm_megamoe import plugin
 
 
 def run(code: str) -> str:
@@ -50,3 +57,93 @@ def test_the_hook_delegates_without_the_flag() -> None:
         "print(seen == [dense])\n"
     )
     assert out.splitlines()[-1] == "True"
+
+
+@pytest.mark.parametrize(("level", "passed"), [(logging.INFO, True), (logging.WARNING, False)])
+def test_vllms_log_level_holds_for_our_lines(level: int, passed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VLLM_LOGGING_LEVEL sets the level of the logger `vllm`; ours goes through it."""
+    target = logging.getLogger("vllm")
+    heard: list[logging.LogRecord] = []
+    monkeypatch.setattr(target, "handle", heard.append)
+    monkeypatch.setattr(target, "level", level)
+    target.manager._clear_cache()  # type: ignore[attr-defined]
+    plugin._ToVllm().emit(logging.LogRecord("vllm_megamoe.plan", logging.INFO, "", 0, "a line", (), None))
+    target.manager._clear_cache()  # type: ignore[attr-defined]
+    assert [record.getMessage() for record in heard] == ["a line"] * passed
+
+
+NAMESAKE = """
+import json, logging, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers import quantization
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm_megamoe import plugin
+
+class Theirs(QuantizationConfig):
+    get_name = lambda self: "megamoe"
+    get_supported_act_dtypes = lambda self: [__import__("torch").bfloat16]
+    get_min_capability = classmethod(lambda cls: 0)
+    get_config_filenames = staticmethod(lambda: [])
+    from_config = classmethod(lambda cls, config: cls())
+    get_quant_method = lambda self, layer, prefix: None
+
+class Heard(logging.Handler):
+    lines = []
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+logging.getLogger("vllm_megamoe").addHandler(Heard(logging.ERROR))
+
+def ends(model, flag):
+    try:
+        made = EngineArgs(model=model, skip_tokenizer_init=True, max_model_len=128, quantization=flag)
+        return type(made.create_engine_config().quant_config).__name__
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+plain, named = sys.argv[1:]
+found = {"ours": ends(plain, "megamoe"), "silent": list(Heard.lines)}
+quantization.register_quantization_config("megamoe")(Theirs)
+found |= {"flag": ends(plain, "megamoe"), "no flag": ends(plain, None), "their checkpoint": ends(named, None)}
+plugin.register()
+found["theirs before ours"] = Heard.lines.pop()
+del quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG["megamoe"]
+plugin.register()
+found["vLLM's own"] = Heard.lines.pop()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def namesake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What comes of a class of another package behind our name."""
+    place = tmp_path_factory.mktemp("namesake")
+    for name, more in {"plain": {}, "named": {"quantization_config": {"quant_method": "megamoe"}}}.items():
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(TINY["Qwen3-MoE"] | more))
+    out = subprocess.run(
+        [sys.executable, "-c", NAMESAKE, str(place / "plain"), str(place / "named")],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def test_our_own_class_is_no_namesake(namesake: dict[str, Any]) -> None:
+    assert (namesake["ours"], namesake["silent"]) == ("MegaMoeConfig", [])
+
+
+def test_the_flag_with_another_class_behind_it_is_an_error(namesake: dict[str, Any]) -> None:
+    assert namesake["flag"].startswith("ConfigError: --quantization megamoe: the name belongs to __main__.Theirs")
+    assert "Uninstall the other package" in namesake["flag"]
+
+
+def test_a_run_without_the_flag_is_the_namesakes(namesake: dict[str, Any]) -> None:
+    assert (namesake["no flag"], namesake["their checkpoint"]) == ("NoneType", "Theirs")
+
+
+def test_the_log_names_who_holds_the_name(namesake: dict[str, Any]) -> None:
+    assert "the name belongs to __main__.Theirs" in namesake["theirs before ours"]
+    assert "the name belongs to vLLM itself" in namesake["vLLM's own"]

@@ -1,6 +1,7 @@
-"""MoeFacts has two producers, config.json and the live vLLM layer: they agree for every family that vLLM builds here.
+"""The plan is made from config.json and carried to the layers: for every family that vLLM builds here, both agree.
 
-One process builds all models on the meta device, from the same config.json content that the other producer reads.
+One process builds all models on the meta device, from the same config.json content that the plan is made from: once
+with a method of no weights to read each layer, and, where the plan holds, once with ours, as in a worker.
 """
 
 import json
@@ -24,8 +25,9 @@ NOT_BUILT = {
     "DeepSeek-V3.2": "Sparse Attention is not supported on CPU",
 }
 
-# Fields that one producer cannot see. `skips_reduction` follows from the parallel sizes, which no config.json has.
-NOT_COMPARED = {"skips_reduction"}
+# Fields that one producer cannot see: `skips_reduction` follows from the parallel sizes, which no config.json has, and
+# of `splits_rows` a layer shows what comes of it under its engine.
+NOT_COMPARED = {"skips_reduction", "splits_rows"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,36 @@ def test_both_say_the_same(model: str, built: dict[str, Any]) -> None:
     from_config = [compared(asdict(layer)) for layer in read_layers(TINY[model])]
     assert [compared(layer) for layer in built[model]["layers"]] == from_config
     assert from_config
+
+
+# Families that the operator has no activation or no place for: the config stage ends there.
+REJECTED = {
+    "gpt-oss": "experts carry biases",
+    "Gemma-4": "activation 'gelu_tanh'",
+    "Llama-4": "the router weight multiplies the expert's input",
+}
+# Their whole models cannot be built on a CPU, only a MoE block in another model's engine config.
+BLOCKS_ALONE = ("Kimi-K3", "MiniMax-M3", "Hunyuan-4", "Ling-2.5", "Ling-3")
+
+
+@pytest.mark.parametrize("model", [name for name in TINY if name not in NOT_BUILT])
+def test_every_layer_finds_the_plan_that_was_made_for_it(model: str, built: dict[str, Any]) -> None:
+    """The very plan of the config stage, after a pickle, and confirmed without and with the layer's runner."""
+    carried = built[model]["carried"]
+    if model in REJECTED:
+        assert REJECTED[model] in carried
+    elif model in BLOCKS_ALONE:
+        assert carried == "a block alone"
+    else:
+        assert carried == [layer["name"] for layer in built[model]["layers"]]
+
+
+@pytest.mark.parametrize("model", [name for name in TINY if name not in NOT_BUILT])
+def test_a_layer_without_its_runner_shows_nothing_else(model: str, built: dict[str, Any]) -> None:
+    """What a runner adds are the shared experts and a factor on the output: all else is seen before weights exist."""
+    for bare, whole in zip(built[model]["bare"], built[model]["layers"], strict=True):
+        on_output = {"routed_scaling_factor": 1.0, "scale_on_output": False} if whole["scale_on_output"] else {}
+        assert bare == whole | {"shared": None} | on_output
 
 
 @pytest.mark.parametrize("model", NOT_BUILT)

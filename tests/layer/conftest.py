@@ -1,15 +1,11 @@
 """Two ranks for the method's tests: one spawn per session, shared by all cases."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from spawn import World
+from vllm_megamoe.testing.ranks import World
 
 
 @pytest.fixture(scope="session", autouse=True)

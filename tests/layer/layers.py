@@ -13,7 +13,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import LayerOperands, convert
+from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
@@ -129,11 +130,11 @@ def padded_state(case: Case, r: int, plan: LayerPlan, largest: int | None = None
     )
 
 
-def state_of(case: Case, r: int, plan: LayerPlan, largest: int | None = None) -> LayerState:
-    """The layer on rank r, ready to run."""
+def state_of(case: Case, r: int, plan: LayerPlan, largest: int | None = None, seat: Seat | None = None) -> LayerState:
+    """The layer on rank r, ready to run; on this process's seat in the default group where none is given."""
     arguments = call_arguments(case, r, Form())
     shared = operands_of(arguments, plan, "shared_") if plan.shared.mode == "fused" else None
-    seat = seat_of(largest)
+    seat = seat or seat_of(largest)
     handle = open_handle("layer", plan, seat)
     return LayerState("layer", plan, seat, operands_of(arguments, plan), handle, shared)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.layer.buffers import close_buffers, open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
@@ -148,7 +147,7 @@ def test_counts_and_sizes(problem: Problem) -> None:
     assert state.counts.tolist() == [int((problem.ids == e).sum()) for e in range(EXPERTS)]
     assert state.calls == 1
     # BF16: the operands hold the weights' bytes and nothing else.
-    assert operand_bytes(state.operands) == 2 * EXPERTS * 3 * WIDTH * HIDDEN
+    assert state.operands.nbytes == 2 * EXPERTS * 3 * WIDTH * HIDDEN
 
 
 def test_bf16_operands_take_the_memory_of_the_loaded_weights(problem: Problem) -> None:

@@ -14,13 +14,12 @@ from ops.compare import compare_rank
 from oracle.case import Case
 from oracle.make import Shape, make_case
 from oracle.operator import expected
-from spawn import World
 
-from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import plan_layer
+from vllm_megamoe.testing.ranks import World
 
 # Qwen3-30B-A3B's width 768 is no legal one on A2/A3.
 NARROW = Shape(tokens=(9, 4), experts=4, hidden=1024, intermediate=768, topk=2)
@@ -63,7 +62,7 @@ def run_step(case: Case, r: int, plan: LayerPlan) -> tuple[Got, int, int]:
     state = padded_state(case, r, plan, largest=9)
     x, ids, weights = rows_of(case, r)
     y = state.run(x, ids, weights)
-    held = operand_bytes(state.operands) + (operand_bytes(state.shared) if state.shared else 0)
+    held = state.operands.nbytes + (state.shared.nbytes if state.shared else 0)
     return as_got(y, state.counts.to(torch.int32), ids), state.calls, held
 
 

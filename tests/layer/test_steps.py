@@ -15,9 +15,9 @@ from ops.compare import compare_rank
 from oracle.case import Case
 from oracle.make import Shape, make_case
 from oracle.operator import expected
-from spawn import World
 
 from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.testing.ranks import World
 
 UNEVEN = Shape(tokens=(9, 4))
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.numerics.activations import Activation
 
 F64 = NDArray[np.float64]
@@ -39,7 +40,6 @@ CALLS = [
     ("swigluoai", None, {"alpha": 1.0, "beta": 0.0}),
     ("swigluoai", 3.0, {"alpha": 1.5}),
     ("situglu", None, None),
-    ("situglu", 5.0, {"beta": 4.0}),  # the clamp has no effect
     ("situglu", None, {"beta": 4.0, "linear_beta": 25.0}),
 ]
 
@@ -50,7 +50,7 @@ def test_formula(name: str, clamp: float | None, params: dict[str, float] | None
     g, u = (np.float32(rng.uniform(-20, 20, (37, 23))) for _ in range(2))
     given = params or {}
     alpha = float(np.float32(given.get("alpha", 1.702)))
-    limit = clamp if clamp and name != "situglu" else math.inf
+    limit = clamp or math.inf
     want = formula(
         name, g.astype(np.float64), u.astype(np.float64), limit, alpha, given.get("beta", 1.0), given.get("linear_beta")
     )
@@ -104,7 +104,22 @@ def test_a_zero_channel_stays_zero(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("gelu",), "gelu"),
+        (("gelu",), "activation='gelu'; expected one of swiglu, swiglustep, swigluoai, situglu"),
+        ((7,), "activation=7"),
+        (("swiglu", "7"), "activation_clamp='7'; expected a number"),
+        (("swiglu", [7.0]), r"activation_clamp=\[7.0\]; expected a number"),
+        (("swiglu", True), "activation_clamp=True; expected a number"),
+        (("swiglu", None, "clamp"), "activation_params='clamp'; expected None, a mapping"),
+        (("swiglu", None, 7.0), "activation_params=7.0; expected None, a mapping"),
+        (("swigluoai", None, [7.0]), r"expected \[\] or \[clamp, alpha, beta\] for swigluoai"),
+        (("swigluoai", None, [7.0, "1", 1.0]), r"activation_params\[1\]='1'; expected a number"),
+        (("swigluoai", 5.0, [7.0, 1.702, 1.0]), "Give the clamp once"),
+        (("situglu", None, [1.0, 2.0, 3.0]), r"\[\] or \[beta\] or \[beta, linear_beta\]"),
+        (("situglu", 5.0), "situglu has no clamp"),
+        (("situglu", 0.0), "situglu has no clamp"),
+        (("swigluoai", None, {"alpha": 1e39}), "alpha.*1e.39; expected a finite float32"),
+        (("situglu", None, {"beta": 1e-50}), "beta.*1e-50; expected a finite float32 above 0"),
+        (("swigluoai", None, {"alpha": True}), "alpha.*True; expected a number"),
         (("swiglu", None, {"alpha": 1.0}), "alpha"),
         (("situglu", None, {"alpha": 1.0}), "linear_beta"),
         (("swiglu", -1.0), "activation_clamp"),
@@ -116,5 +131,20 @@ def test_a_zero_channel_stays_zero(name: str) -> None:
     ],
 )
 def test_rejected(arguments: tuple[object, ...], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
+    with pytest.raises(OperatorError, match=word):
         Activation.of(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "clamp", "named"),
+    [
+        ("swiglu", [], None, {}),
+        ("swiglustep", [7.0], 7.0, {}),
+        ("swigluoai", [7.0, 1.702, 1.0], 7.0, {"alpha": 1.702, "beta": 1.0}),
+        ("situglu", [2.0], None, {"beta": 2.0}),
+        ("situglu", (2.0, 3), None, {"beta": 2.0, "linear_beta": 3.0}),
+    ],
+)
+def test_the_documents_list_form(name: str, listed: list[float], clamp: float | None, named: dict[str, float]) -> None:
+    # operator_readme.txt, activation_params: order and number of the list by activation
+    assert Activation.of(name, None, listed) == Activation.of(name, clamp, named)

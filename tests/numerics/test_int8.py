@@ -1,6 +1,6 @@
 """INT8 roundings: named rows, and the documents' formulas in numpy."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -125,13 +125,15 @@ def test_rows_of_float32_subnormals_stay_in_range(rule: Rule) -> None:
         assert q.max() <= 127
 
 
-def test_weights_scale_per_output_channel() -> None:
+@pytest.mark.parametrize(("bits", "largest"), [(8, 127), (4, 7)])
+def test_weights_scale_per_output_channel(bits: Literal[4, 8], largest: int) -> None:
+    """INT4 too: amax / 7 leaves the code -8 unused."""
     w = rows()[:, :33] * np.float32(2.0) ** np.arange(-20, 20, dtype=np.float32)[:, None]
-    q, scale = quantise_weight(torch.from_numpy(w))
-    want = np.abs(w).max(1) / np.float32(127)
+    q, scale = quantise_weight(torch.from_numpy(w), bits)
+    want = np.abs(w).max(1) / np.float32(largest)
     assert np.array_equal(scale.numpy(), want)
     assert np.array_equal(q.numpy(), np.rint(w / want[:, None]))
-    assert q.abs().amax(1).eq(127).all()
+    assert q.abs().amax(1).eq(largest).all()
 
 
 def test_a_zero_channel_has_scale_one() -> None:

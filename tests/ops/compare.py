@@ -5,7 +5,8 @@ from ops.calls import Got, run_rank
 from ops.operands import Form
 from oracle.case import Case
 from oracle.operator import Expected, expected
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 # Bounds wider than this against a row's size would judge nothing. Most rows stay far below it; where a number may lie
 # on either side of a power of two, a whole MX block may have either scale, and that token's bounds are wider.

@@ -7,6 +7,8 @@ from ops.compare import check, check_bits, run
 from oracle.activations import Activation
 from oracle.make import Shape, make_case
 
+from vllm_megamoe.errors import OperatorError
+
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 
 # On grid data gates are 0, below -120 or at least 32: sigmoid(1.702 g), sigmoid(g) and tanh(g / 2) are saturated.
@@ -59,9 +61,10 @@ def test_clamp_zero_is_no_clamp(use_case: str, activation: str) -> None:
 
 
 def test_situglu_has_no_clamp() -> None:
-    # op wrapper: activation_clamp with situglu is ignored
+    # operator_readme.txt, activation_params of situglu: [], [beta] or [beta, linear_beta]
     case = make_case("a16w16", Shape(tokens=(4,)), grid=False)
-    check(replace(case, act=Activation("situglu", clamp=0.01)))
+    with pytest.raises(OperatorError, match=r"activation_clamp=0\.01; expected None: situglu has no clamp"):
+        run(replace(case, act=Activation("situglu", clamp=0.01)))
 
 
 def test_clamp_bounds_gates_on_one_side_and_ups_on_both() -> None:

@@ -11,7 +11,8 @@ from ops.operands import Form
 from oracle.activations import Activation
 from oracle.case import Case, Rank
 from oracle.make import MX_ELEMENTS, Shape, make_case, make_experts
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 # parameters at which the gates of grid data are saturated; the clamp lies within their range
 ACTIVATIONS = [

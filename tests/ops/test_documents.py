@@ -26,8 +26,9 @@ from ops.examples import (
 )
 from oracle.case import Case, Dense, Experts, Integer, Mx, Rank
 from oracle.operator import expected
-from spawn import World
 from torch import Tensor
+
+from vllm_megamoe.testing.ranks import World
 
 Record = dict[str, Any]
 

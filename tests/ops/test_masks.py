@@ -10,9 +10,9 @@ from ops.compare import check_bits, run
 from ops.operands import Form, buffer_arguments, call_arguments
 from oracle.case import Case
 from oracle.make import Shape, make_case
-from spawn import World
 
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
+from vllm_megamoe.testing.ranks import World
 
 # the documents give the mask to A2/A3; profile none takes it in every use case
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]

@@ -9,7 +9,8 @@ from ops.operands import Form
 from oracle import formats
 from oracle.case import Case, Mx
 from oracle.make import Shape, make_case
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 MX = ["a8w8-fp", "a8w4-fp", "a4w4-fp"]
 # the documents describe the modes for 950; profile none takes them in every use case

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from ops import peer_calls
-from spawn import Failure, World
+
+from vllm_megamoe.testing.ranks import Failure, World
 
 # far above the operator's own limit, far below the world's patience: a hang is told from an error by this
 LIMIT_S = 30.0

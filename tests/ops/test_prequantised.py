@@ -9,7 +9,8 @@ from ops.operands import Form
 from oracle import formats
 from oracle.case import Case, Rank
 from oracle.make import Shape, make_case
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 KINDS = [("a8w8-fp", "e4m3"), ("a8w8-fp", "e5m2"), ("a8w4-fp", "e4m3"), ("a4w4-fp", "e2m1")]
 

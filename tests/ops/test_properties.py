@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ops.compare import run
 from oracle.case import Case, Rank
 from oracle.make import Shape, make_case
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 INTEGER = ["a8w8-int", "a8w4-int"]

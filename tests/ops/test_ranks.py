@@ -10,7 +10,8 @@ from ops.operands import Form, buffer_arguments, call_arguments
 from oracle.case import Case, Rank
 from oracle.make import Shape, make_case
 from oracle.operator import expected
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from ops.operands import Form, buffer_arguments, call_arguments
 from oracle.make import Shape, make_case
-from spawn import Failure, World
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
+from vllm_megamoe.testing.ranks import Failure, World
 
 REMEDY = r"(?s)expected .+\. [A-Z][^.]+.*\.$"  # what would be right, and a last sentence that says what to do
 Change = Callable[[dict[str, Any]], Any]

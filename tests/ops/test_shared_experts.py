@@ -8,7 +8,8 @@ from ops.compare import check, check_bits, run
 from ops.operands import Form
 from oracle.case import Case
 from oracle.make import Shape, make_case, make_experts
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 # routed use case, elements of the shared weights and of their dispatch (None: that of the routed experts)
 MIXED = [

@@ -10,23 +10,38 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.ops import backend, get_symm_buffer_for_mega_moe, mega_moe, settings
+from vllm_megamoe.ops import SymmBuffer, backend, get_symm_buffer_for_mega_moe, mega_moe, settings
 from vllm_megamoe.ops.cann import adapter
 
 Calls = list[tuple[str, dict[str, Any]]]
 
 
 class Buffer:
-    """The package's SymmBuffer."""
+    """The package's SymmBuffer, as release 9.1 makes it: what the constructor was given, and what HCCL says."""
 
-    ccl_buffer_size = 1
+    def __init__(self, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            setattr(self, name, value)
+        self.group_name, self.rank_id, self.context, self.ccl_buffer_size = "hccl", 3, torch.ones(2), 1
+        self.destroyed = 0
+
+    def destroy(self) -> None:
+        self.destroyed += 1
 
 
 class Group:
     """A process group that notes when its communicator is made."""
 
+    group_name = "ep"
+
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
+
+    def rank(self) -> int:
+        return 3
+
+    def size(self) -> int:
+        return 4
 
     def _get_backend(self, device: torch.device) -> "Group":
         assert device.type == "npu"
@@ -54,8 +69,10 @@ def release_9_1(calls: Calls) -> tuple[Callable[..., Any], Callable[..., Any]]:
         combine_quant_mode: int = 0,
         comm_alg: str = "",
     ) -> Buffer:
-        calls.append(("create", locals()))
-        return Buffer()
+        given = dict(locals())
+        del given["calls"]
+        calls.append(("create", given))
+        return Buffer(given)
 
     def run(
         x: Tensor,
@@ -113,7 +130,7 @@ def test_the_communicator_is_made_before_the_buffer(calls: Calls) -> None:
     assert [name for name, _ in calls] == ["communicator", "create"]
     assert calls[0][1] == {"rank": 3}
     assert calls[1][1]["dispatch_quant_out_dtype"] is torch.int8
-    assert isinstance(buffer, Buffer)
+    assert isinstance(buffer, SymmBuffer)
 
 
 @pytest.mark.parametrize("name", ["topk_weights_type", "combine_comm_mode"])
@@ -149,7 +166,7 @@ def test_a_call_argument_of_a_later_revision_is_rejected(calls: Calls, name: str
 @pytest.mark.parametrize(("shared", "passes"), [(296, True), (291, False)])
 def test_types_of_shared_weights_need_not_be_said_where_they_repeat(calls: Calls, shared: int, passes: bool) -> None:
     """Revisions without these arguments take the routed weights' type for both; another type cannot be said."""
-    buffer, x, weights = Buffer(), torch.zeros(1, 2), [torch.zeros(2, 2)]
+    buffer, x, weights = make_buffer(calls), torch.zeros(1, 2), [torch.zeros(2, 2)]
     types = {"weight1_type": 296, "weight2_type": 296, "shared_weight1_type": shared, "shared_weight2_type": 296}
     if passes:
         mega_moe(x, x, x, weights, weights, buffer, **types)
@@ -162,8 +179,69 @@ def test_types_of_shared_weights_need_not_be_said_where_they_repeat(calls: Calls
 
 def test_a_foreign_buffer_is_rejected() -> None:
     x = torch.zeros(3, 64)
-    with pytest.raises(OperatorError, match="sym_buffer is a str"):
-        mega_moe(x, x, x, [x], [x], "buffer")  # type: ignore[arg-type]
+    for foreign, kind in (("buffer", "str"), (Buffer({}), "Buffer"), (None, "NoneType")):
+        with pytest.raises(OperatorError, match=f"sym_buffer is a {kind}; expected the SymmBuffer"):
+            mega_moe(x, x, x, [x], [x], foreign)  # type: ignore[arg-type]
+
+
+def run(buffer: SymmBuffer, **options: Any) -> None:
+    x, ids = torch.zeros(3, 64), torch.zeros(3, 2, dtype=torch.int32)
+    mega_moe(x, ids, x, [x], [x], buffer, **options)
+
+
+def test_the_public_buffer_has_what_the_package_found_out(calls: Calls) -> None:
+    buffer = make_buffer(calls, dispatch_quant_mode=2, dispatch_quant_out_dtype=torch.int8)
+    run(buffer)
+    own = calls[-1][1]["sym_buffer"]
+    for name in ("group_name", "rank_id", "context", "ccl_buffer_size", "hidden", "num_topk", "dispatch_quant_mode"):
+        assert getattr(buffer, name) is getattr(own, name), name
+    assert (buffer.ep_world_size, buffer.topk_weights_type, buffer.topo_type) == (4, 0, 0)
+
+
+def test_a_changed_attribute_reaches_the_next_call(calls: Calls) -> None:
+    # vllm-ascend changes the dispatch between layers; the wrapper reads its buffer's attributes at every call
+    buffer = make_buffer(calls)
+    run(buffer)
+    own = calls[-1][1]["sym_buffer"]
+    buffer.dispatch_quant_mode, buffer.dispatch_quant_out_dtype = 4, torch.float4_e2m1fn_x2
+    assert own.dispatch_quant_mode == 0
+    run(buffer)
+    assert (own.dispatch_quant_mode, own.dispatch_quant_out_dtype) == (4, 296)
+    own.context = context = torch.zeros(2)  # the package's own changes are not undone
+    run(buffer)
+    assert own.context is context
+    buffer.topk_weights_type = 1
+    with pytest.raises(OperatorError, match="topk_weights_type=1; expected the default"):
+        run(buffer)
+
+
+def test_a_destroyed_buffer_takes_no_calls(calls: Calls) -> None:
+    buffer = make_buffer(calls)
+    run(buffer)
+    own, made = calls[-1][1]["sym_buffer"], len(calls)
+    buffer.destroy()
+    buffer.destroy()
+    assert own.destroyed == 1
+    with pytest.raises(OperatorError, match="sym_buffer=a destroyed buffer; expected a live one"):
+        run(buffer)
+    assert len(calls) == made
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"l1_weights": [None]}, r"l1_weights\[0\]=None; expected a tensor"),
+        ({"x": None}, "x=None; expected a tensor"),
+        ({"weight1_type": 2.0}, "weight1_type=2.0; expected None, a torch dtype"),
+        ({"l1_bias": 3}, "l1_bias=3; expected a list of tensors"),
+    ],
+)
+def test_kinds_are_looked_at_without_a_profile_too(calls: Calls, options: dict[str, Any], words: str) -> None:
+    buffer, x = make_buffer(calls), torch.zeros(3, 64)
+    given = {"x": x, "topk_ids": x, "topk_weights": x, "l1_weights": [x], "l2_weights": [x], "sym_buffer": buffer}
+    with pytest.raises(OperatorError, match=words):
+        mega_moe(**given | options)
+    assert [name for name, _ in calls] == ["communicator", "create"]
 
 
 def test_a_group_is_needed(calls: Calls) -> None:

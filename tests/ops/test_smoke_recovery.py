@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from ops import smoke_peers
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 RANKS = [(), (), ()]
 

@@ -75,6 +75,9 @@ def run(plan: LayerPlan, rank: int, dtype: str) -> str:
             made.destroy()
     except Exception as error:  # told to the test, which shows it beside the plan
         return f"{type(error).__name__}: {error}"
+    finally:
+        # A product has one buffer for each communicator, so every plan gets its own; each holds threads and sockets.
+        dist.destroy_process_group(group)
     mask = tokens["x_active_mask"]
     rows = y if mask is None else y[mask.bool()]
     if not rows.isfinite().all():

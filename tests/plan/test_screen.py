@@ -26,6 +26,13 @@ def test_padding_is_one_line_with_its_price_in_flops_and_gib() -> None:
     assert "  padding: none\n" in render(make_plan(EP16, [QWEN3], Options()))
 
 
+def test_a_profile_says_what_its_name_stands_for() -> None:
+    """Of CANN 9.2.0, which is out, nothing has been read: the name must not promise it."""
+    sentence = "9.2 the operator source of 2026-08-21; CANN 9.2.0 itself (2026-09-30) has not been read yet\n"
+    assert sentence in render(make_plan(EP16, [QWEN3], Options(profile="a3@9.2")))
+    assert "9.2" not in render(make_plan(EP16, [QWEN3], Options(profile="none")))
+
+
 def test_one_screen_says_what_runs_where() -> None:
     shared = SharedFacts(1536, 2048)
     plan = make_plan(EP16, numbered(replace(QWEN3, shared=shared), 1, 2, 4), Options(profile="none"))

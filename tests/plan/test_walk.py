@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import pytest
 from plan import operator
 from plan.walk import ALL_FORMATS, FORMATS_FEW, Question, everything, servable
-from spawn import World
 
 from vllm_megamoe.checkpoint.formats import ExpertsFormat
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
 from vllm_megamoe.plan.plan import draft_plan
 from vllm_megamoe.plan.verdict import Rejected
+from vllm_megamoe.testing.ranks import World
 
 
 def verdict_of(question: Question) -> Plan | Rejected[Plan]:

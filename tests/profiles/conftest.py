@@ -1,14 +1,10 @@
 """Two ranks that serve all tests of this folder."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from spawn import World
+from vllm_megamoe.testing.ranks import World
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ REFUSALS = [
     Rejection(
         Scene("a2@9.1", "a8w8-int", {"dispatch_quant_out_dtype": None}),
         "call",
-        "dispatch_quant_out_dtype=None; expected one of INT8 with dispatch_quant_mode=2 ",
+        r"\(dispatch_quant_mode, dispatch_quant_out_dtype\)=\(2, None\); expected one of .*\(2, INT8\) with",
     ),
     Rejection(
         Scene("950@9.2", "a8w8-fp", {"combine_comm_mode": 1, "combine_quant_mode": 3}),

@@ -4,6 +4,7 @@ The sources are written out here: how a checkpoint's numbers come from Gaussian 
 the package's conversion of them. A stated range must hold, and must not be wider than what is found at its ends.
 """
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -11,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.formats import FORMATS, FormatFacts
 from vllm_megamoe.experts.canonical import DenseExperts
 from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.convert import reachable
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.numerics.mx import mx_dequantise, mx_quantise
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
@@ -152,6 +155,24 @@ def test_what_is_said_of_bf16() -> None:
         "a4w4-fp": "11.2 to 11.8 %",
     }
     assert str(Loss(0, 0.21)) == "at most 0.21 %"
+
+
+def test_every_conversion_of_bf16_has_a_figure() -> None:
+    """What the package can convert is what the plan may offer, and nothing else."""
+    assert set(reachable("dense")) == {UseCase.A16W16, *LOSSES["bf16"]}
+    assert set(OUTPUT) == set(UseCase)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_a_format_tells_the_figures(form: FormatFacts) -> None:
+    """Each lossy use case of a format stands in its note with its figure, the smallest first, and no other figure."""
+    told = re.findall(r"([\w-]+) adds ((?:at most )?[\d.]+(?: to [\d.]+)? %)", form.note)
+    assert [name for name, _ in told] == list(form.lossy)
+    assert form.note.count("%") == len(told)
+    tables = [{use_case.value: str(loss) for use_case, loss in losses.items()} for losses in LOSSES.values()]
+    assert not told or dict(told) in tables
+    most = [float(re.findall(r"[\d.]+", figure)[-1]) for _, figure in told]
+    assert most == sorted(most)
 
 
 TOKENS, EXPERTS, TOPK = 32, 4, 2

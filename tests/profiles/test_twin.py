@@ -6,10 +6,10 @@ import pytest
 from profiles.layers import LEGAL_91
 from profiles.rejections import A2_A3, REFUSALS
 from profiles.scenes import Scene, attempts, results, windows
-from spawn import World
 
 from vllm_megamoe.errors import ConfigError, OperatorError
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, settings
+from vllm_megamoe.testing.ranks import World
 
 TAKEN = [
     Scene("a2@9.1", "a16w16", {"hidden": 1024}),

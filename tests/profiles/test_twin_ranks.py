@@ -5,7 +5,8 @@ import re
 import pytest
 from profiles import scenes
 from profiles.scenes import Scene
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 SILENT = "The device would not reject: "
 OVERFLOWS = [

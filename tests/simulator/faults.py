@@ -110,13 +110,14 @@ def tried_clamp_ignored(rank: int, name: str) -> None:
 
 
 def shown_clamp_of_situglu(rank: int, name: str) -> bool:
-    case, act = layer("a8w8-fp"), {"activation": "situglu"}
+    case, act = layer("a8w8-fp"), {"activation": "situglu", "activation_params": {"beta": 1.0}}
     got = simulate(name, case, rank, **act, activation_clamp=0.5)
     return bool(got.y.any()) and not differs(got, simulate(name, case, rank, **act))
 
 
 def tried_clamp_of_situglu(rank: int, name: str) -> None:
-    twin(name, layer("a8w8-fp"), rank, activation="situglu", activation_clamp=0.5)
+    changes = {"activation": "situglu", "activation_params": {"beta": 1.0}, "activation_clamp": 0.5}
+    twin(name, layer("a8w8-fp"), rank, **changes)
 
 
 # Misread weights
@@ -299,6 +300,13 @@ def shown_w4a8_receive(rank: int, name: str, deviate: bool, enough: bool) -> boo
     wrong = [not np.array_equal(g, w) for g, w in zip(got.y, want.y, strict=True)]
     second = [False, False, True, False] if rank == 0 else [False, True, False, True]
     return got.counts == want.counts and wrong == ([False] * 4 if enough else second)
+
+
+def w4a8_receive_is_right(rank: int, name: str) -> bool:
+    """The same call where no build has the fault."""
+    case = first_expert_busy()
+    got, want = simulate(name, case, rank), twin("none", case, rank)
+    return got.counts == want.counts and not differs(got, want) and bool(got.y.any())
 
 
 def tried_w4a8_receive(rank: int, name: str) -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from simulator.scenes import layer, simulate, twin
-from spawn import World
+
+from vllm_megamoe.testing.ranks import World
 
 USE_CASES = [
     ("a2@9.1", "a16w16"),

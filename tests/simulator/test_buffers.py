@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 from simulator.scenes import Simulated, inputs, layer, twin
-from spawn import Failure, World
+
+from vllm_megamoe.testing.ranks import Failure, World
 
 MIB = 1 << 20
 

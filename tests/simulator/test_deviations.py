@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from oracle.case import Case, Integer
 from simulator.scenes import Simulated, inputs, layer, simulate, twin
-from spawn import Failure, World
 
 from vllm_megamoe.simulator import deviations
+from vllm_megamoe.testing.ranks import Failure, World
 
 
 def compared(rank: int, switch: str) -> tuple[bool, bool]:

@@ -16,7 +16,8 @@ SCRIPT = Path(__file__).with_name("installed.py")
 
 
 def start(name: str, *arguments: str) -> "subprocess.Popen[str]":
-    here = {"PYTHONPATH": path_entry(), "VLLM_MEGAMOE_SIMULATED_NPU": name, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, [path_entry(), os.environ.get("PYTHONPATH", "")]))
+    here = {"PYTHONPATH": path, "VLLM_MEGAMOE_SIMULATED_NPU": name, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT), *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env={**os.environ, **here}, stdout=pipe, stderr=pipe, text=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from spawn import Failure, World
 
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 from vllm_megamoe.simulator import device
+from vllm_megamoe.testing.ranks import Failure, World
 
 RELEASE = {
     "get_symm_buffer_for_mega_moe": (

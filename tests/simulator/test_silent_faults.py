@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from simulator import faults
-from spawn import Failure, World
 
 from vllm_megamoe.layout import AclFormat
+from vllm_megamoe.testing.ranks import Failure, World
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,12 @@ def test_950_would_hang_on_too_many_rows(two_ranks: World) -> None:
 def test_w4a8_loses_the_later_experts_rows(name: str, deviate: bool, enough: bool, two_ranks: World) -> None:
     arguments = [(rank, name, deviate, enough) for rank in range(2)]
     assert two_ranks.run(faults.shown_w4a8_receive, arguments) == [True, True]
+
+
+@pytest.mark.parametrize("name", ["a2@9.1", "a2@9.2", "a3@9.2"])
+def test_w4a8_of_other_products_and_revisions_is_right(name: str, two_ranks: World) -> None:
+    # op kernel a3, CombineV2 before 2026-07-23: A2 has another combine, the newer source the fix (failures.md B05)
+    assert two_ranks.run(faults.w4a8_receive_is_right, [(0, name), (1, name)]) == [True, True]
 
 
 def test_the_twin_wants_twice_the_capacity_for_w4a8(two_ranks: World) -> None:

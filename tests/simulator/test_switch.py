@@ -54,8 +54,47 @@ def test_a_simulated_product_runs_behind_the_public_functions(tmp_path: Path) ->
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         lines = output.splitlines()
-        assert lines[-2:] == ["False True True", "[]"]
+        assert lines[-2:] == ["True True True", "[]"]
         assert next(line for line in lines if "SIMULATING a3@9.1 on the CPU" in line).startswith("WARNING ")
+
+
+REJECTED = """
+import os, sys, torch.distributed as dist
+sys.path.insert(0, {tests!r})
+from ops.operands import Form, buffer_arguments, call_arguments
+from oracle.make import Shape, make_case
+from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
+
+r, place = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + place, rank=r, world_size=2)
+case = make_case("a16w16", Shape((6, 6), 4, 1024, 1024, 2))
+with settings(timeout_s=3600):
+    buffer = get_symm_buffer_for_mega_moe(dist.group.WORLD, **buffer_arguments(case))
+given = call_arguments(case, r, Form())
+bf16 = given["topk_weights"].bfloat16()
+for change in ({{"l1_weights": [None]}}, {{"topk_weights": bf16}}, {{"activation": "gelu"}}):
+    try:
+        mega_moe(**given | (change if r == 1 else {{}}), sym_buffer=buffer)
+    except (ValueError, RuntimeError) as e:
+        print(type(e).__name__, e)
+y, _ = mega_moe(**given, sym_buffer=buffer)
+print(bool(y.any()), flush=True)
+"""
+
+
+def test_what_the_adapter_rejects_reaches_the_other_ranks(tmp_path: Path) -> None:
+    """They would wait for an hour, which is longer than this test's patience."""
+    code, place = REJECTED.format(tests=str(TESTS)), str(tmp_path / "store")
+    ranks = [start(code, str(r), place, VLLM_MEGAMOE_SIMULATE="a3@9.2") for r in range(2)]
+    words = ["l1_weights[0]=None; expected a tensor", "topk_weights.dtype=BF16; expected FLOAT", "activation='gelu'"]
+    for rank, process in enumerate(ranks):
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        *lines, last = output.splitlines()
+        assert last == "True"
+        for line, reason in zip(lines, words, strict=True):
+            assert reason in line
+            assert line.startswith("OperatorError" if rank == 1 else "PeerError"), line
 
 
 IMPORT = """

@@ -32,7 +32,7 @@ BESIDE = {("simulator", "ops"), ("ops", "simulator")}
 """The simulator stands beside ops, which resolves it where the CANN adapter would be imported."""
 
 EDGES = {
-    "vllm": ("plugin", "lanes"),
+    "vllm": ("plugin", "lanes", "testing/engines"),
     "vllm_ascend": ("lanes",),
     "torch_npu": ("ops/cann", "layout"),
     "cann_ops_transformer": ("ops/cann",),
@@ -109,6 +109,42 @@ def test_imports_run_one_way(imports: list[Import]) -> None:
     assert not wrong, wrong
 
 
+APART = {
+    "ops/cann/": ("vllm_megamoe.ops.twin",),
+    "ops/twin/": ("vllm_megamoe.ops.cann", "vllm_megamoe.simulator"),
+    "ops/": ("vllm_megamoe.ops.cann", "vllm_megamoe.ops.twin"),
+}
+"""Where in the package (the longest beginning of a path counts) -> what is not imported there: backends stand apart."""
+
+RESOLVER = "ops/backend.py"
+"""Imports the backend that is used, inside a function."""
+
+
+def test_backends_stand_apart(imports: list[Import]) -> None:
+    wrong = []
+    for found in imports:
+        place = max((start for start in APART if found.file.startswith(start)), key=len, default=None)
+        if place is None or (found.file == RESOLVER and found.lazy):
+            continue
+        if found.module.startswith(APART[place]):
+            wrong.append(str(found))
+    assert not wrong, wrong
+
+
+def test_the_devices_path_loads_nothing_of_the_twin() -> None:
+    modules = "adapter", "vllm_megamoe.ops", "vllm_megamoe.ops.backend"
+    code = "; ".join(
+        [
+            "import sys, importlib",
+            f"[importlib.import_module(m.replace('adapter', 'vllm_megamoe.ops.cann.adapter')) for m in {modules}]",
+            "print([m for m in sys.modules if m.startswith(('vllm_megamoe.ops.twin', 'vllm_megamoe.simulator'))])",
+        ]
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == "[]"
+
+
 def test_every_part_has_a_place(repository: Path) -> None:
     parts = {
         path.name.removesuffix(".py")
@@ -145,13 +181,14 @@ def test_no_part_takes_a_name_of_the_standard_library(repository: Path) -> None:
         ("vllm_megamoe", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.errors", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.plugin", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
+        ("vllm_megamoe.testing.engines", ("torch", "numpy", "vllm", "transformers", "pytest")),
         ("vllm_megamoe.demo.__main__", ("torch", "numpy", "vllm", "transformers")),
         ("vllm_megamoe.numerics", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.layout", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.checkpoint", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.plan", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.cli.app", ("torch", "numpy", "vllm", "transformers", "torch_npu", "matplotlib")),
-        ("vllm_megamoe.ops", ("vllm", "transformers", "torch_npu", "cann_ops_transformer")),
+        ("vllm_megamoe.ops", ("vllm", "transformers", "torch_npu", "cann_ops_transformer", "torch._dynamo")),
         ("vllm_megamoe.simulator", ("vllm", "transformers", "torch_npu", "cann_ops_transformer")),
     ],
 )

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from vllm_megamoe.demo.story import Story
-from vllm_megamoe.testing.process import DemoError, Interrupted, interrupts, stop_all
+from vllm_megamoe.testing.process import HarnessError, Interrupted, interrupts, stop_all
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -24,7 +24,7 @@ def demo(
     interrupts.install()
     try:
         Story(console, cache.absolute(), options or [], keep).tell()
-    except DemoError as error:
+    except HarnessError as error:
         console.print(f"demo: FAILED: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     except Interrupted as signal:

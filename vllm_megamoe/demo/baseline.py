@@ -1,20 +1,19 @@
-"""What the demo keeps between runs, and when it is out of date.
+"""What the demo keeps between runs: checkpoint, logs, compiled graphs and the baseline.
 
-The baseline: the same checkpoint run by vLLM's own MoE path, one worker, the plugin switched off.
+The baseline is what vLLM's own MoE makes of the checkpoint: one worker, the plugin switched off. The names of
+checkpoint and baseline carry a key of the code that made them, so a change makes them anew.
 """
 
 import dataclasses
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from vllm_megamoe.demo.comparison import Recorded, record
-from vllm_megamoe.testing.server import serving
+from vllm_megamoe.testing.server import Server
 
 _PACKAGE = Path(__file__).parents[1]
 _CHECKPOINT_SOURCES = ("demo/checkpoint.py",)
@@ -57,12 +56,12 @@ def _key(sources: tuple[str, ...], *distributions: str) -> str:
 
 
 # vLLM's own MoE on CPU does not run with expert parallelism, so the baseline has one worker.
-_ENVIRONMENT = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
+_WITHOUT_US = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
-def make_baseline(console: Console, cache: Cache, options: list[str], environment: Mapping[str, str]) -> None:
-    """Serve the checkpoint without the plugin, record what it answers, and write it to the cache."""
-    with serving(console, cache.checkpoint, options, cache.log("baseline"), {**environment, **_ENVIRONMENT}) as client:
+def make_baseline(cache: Cache, server: Server, environment: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Run a server of the checkpoint without the plugin, record what it answers, and write it to the cache."""
+    with server.running({**environment, **_WITHOUT_US}, tell) as client:
         recorded = record(client)
     part = cache.baseline.with_suffix(".part")
     part.write_text(json.dumps([dataclasses.asdict(one) for one in recorded]), encoding="utf-8")

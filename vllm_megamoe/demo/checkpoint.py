@@ -1,14 +1,14 @@
-"""A tokenizer that needs no download: a token is a byte, plus four special tokens and a chat template.
+"""The demo's checkpoint: `python -m vllm_megamoe.demo.checkpoint FOLDER` writes a random Qwen3-MoE.
 
-Random weights with the traits that make a comparison of two MoE implementations worth something.
+The tokenizer needs no download: a token is a byte, plus four special tokens and a chat template.
+
+The weights are random, with the traits that make a comparison of two MoE implementations worth something:
 
 - Experts differ in scale, and so do their rows and columns: an expert, a row or a scale in the wrong place shows.
 - The MoE's output is as large as the rest of the residual stream: a wrong MoE shows in the logits.
 - Two experts never come close to a tie for a token's top-k. A near-tie goes one way or the other by the last bit of
   bf16, which changes the logits of two correct implementations at random. So the first `num_experts` hidden channels
   hold the token's preferences, a whole step apart from each other; the router reads them, and nothing writes to them.
-
-Write a random Qwen3-MoE checkpoint: `python -m vllm_megamoe.demo.checkpoint FOLDER`.
 """
 
 import math

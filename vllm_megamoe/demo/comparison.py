@@ -72,5 +72,9 @@ def compare(client: Client, baseline: list[Recorded]) -> Difference:
 
 
 def _at(place: dict[int, float], token: int) -> float:
-    """Return a token's log-probability; below the asked ones, the lowest of them: too small a difference, but large."""
+    """Return a token's log-probability; for one that is not among those asked for, the lowest of them.
+
+    The true one is lower still, so the difference comes out too small, but it is that of a token which one side finds
+    among its five likeliest and the other not among its twenty.
+    """
     return place.get(token, min(place.values()))

@@ -1,18 +1,42 @@
-"""Expert load: how many tokens each expert of each layer got, read from the server's log.
-
-How the demo shows what it found.
-"""
+"""What the demo shows: how long it waits and for what, the experts' load from the server's log, the comparison."""
 
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from vllm_megamoe.demo.comparison import Difference
-from vllm_megamoe.testing.process import DemoError
+from vllm_megamoe.testing.process import HarnessError
+
+_PLAIN_INTERVAL_S = 15.0
+
+
+@contextmanager
+def waiting(console: Console, what: str, estimate_s: float) -> Iterator[Callable[[str], None]]:
+    """Say what is waited for and how long it may take; give a function that shows the seconds so far and a detail.
+
+    On a terminal one line is redrawn; elsewhere a line is written when the detail changes, or every 15 s.
+    """
+    console.print(f"    {what}, some {estimate_s:.0f} s", highlight=False)
+    start, told_at, told = time.monotonic(), time.monotonic(), ""
+
+    def show(detail: str) -> None:
+        nonlocal told_at, told
+        seconds = time.monotonic() - start
+        status.update(f"    [bold]{seconds:.0f} s[/]  [dim]{detail}[/]")
+        if not console.is_terminal and (detail != told or time.monotonic() - told_at >= _PLAIN_INTERVAL_S):
+            told_at, told = time.monotonic(), detail
+            console.print(f"    {seconds:.0f} s  {detail}", highlight=False)
+
+    with console.status(f"    {what}") as status:
+        yield show
+    console.print(f"    done in {time.monotonic() - start:.0f} s", highlight=False)
+
 
 _LINE = re.compile(
     r"megamoe expert load: layer=(?P<layer>\S+) rank=(?P<rank>\d+) first_expert=(?P<first>\d+) "
@@ -35,7 +59,7 @@ def read_load(log_text: str) -> LoadByLayer:
 def settled_load(log: Path, interval_s: float, *, needed: bool = True) -> LoadByLayer:
     """Return the counts once they have stopped to change: no new line for two of the server's logging intervals.
 
-    Raises DemoError when there is no line at all, unless none is needed: a server without warm-up has run no layer yet.
+    Raises HarnessError when there is no line at all, unless none is needed: without warm-up no layer has run yet.
     """
     load = _read(log)
     quiet_since = time.monotonic()
@@ -48,7 +72,7 @@ def settled_load(log: Path, interval_s: float, *, needed: bool = True) -> LoadBy
         elif (load or not needed) and time.monotonic() - quiet_since > 2 * interval_s:
             return load
     if not load:
-        raise DemoError(f"the server has logged no expert load; does the operator run at all? See {log}")
+        raise HarnessError(f"the server has logged no expert load; does the operator run at all? See {log}")
     return load
 
 

@@ -5,8 +5,8 @@
     MxExperts       FP8 or FP4 codes, with an E8M0 scale for each 32 along the input
 
 Quantised or not is a type, not a pair of optional fields. All are frozen and checked when they are made; rows of the
-first matrix are gate rows first, then up rows. Each knows two things beside its tensors: one of its experts by itself
-(`one`), and itself filled up with zeros to sizes that a product takes (`padded`).
+first matrix are gate rows first, then up rows (`convert.in_halves` for weights that come otherwise). Each gives one of
+its experts by itself (`one`), and itself filled up with zeros to sizes that a product takes (`padded`).
 
 Padding is exact, because a padded channel adds nothing anywhere. Its encoding: code 0 in every format (INT4: value 0,
 whose nibble the layout writes), scale 1.0 for integers, E8M0 byte 127 for MX groups: 0xFF would be NaN, and 0 times NaN
@@ -29,8 +29,41 @@ ONE_E8M0 = 127
 """2^0."""
 
 
+Kind = Literal["dense", "int8", "int4", "e4m3", "e5m2", "e2m1"]
+
+
+class _Sizes:
+    """What all three types say of themselves."""
+
+    __slots__ = ()
+    w13: Tensor
+    w2: Tensor
+
+    @property
+    def kind(self) -> Kind:
+        raise NotImplementedError
+
+    @property
+    def num_experts(self) -> int:
+        return self.w13.shape[0]
+
+    @property
+    def hidden(self) -> int:
+        return self.w2.shape[1]
+
+    @property
+    def intermediate(self) -> int:
+        return self.w13.shape[1] // 2
+
+    @property
+    def likeness(self) -> str:
+        """What the experts of a layer have in common, in words."""
+        dtype = str(self.w13.dtype).removeprefix("torch.")
+        return f"{self.kind} ({dtype}) of hidden {self.hidden} and intermediate_hidden {self.intermediate}"
+
+
 @dataclass(frozen=True, slots=True)
-class DenseExperts:
+class DenseExperts(_Sizes):
     """BF16 experts; float32 exists for the twin's comparison with other code.
 
     Attributes:
@@ -51,16 +84,8 @@ class DenseExperts:
         _check_shape("DenseExperts.w2", self.w2, (experts, self.w13.shape[2], intermediate), "[E, H, I]")
 
     @property
-    def num_experts(self) -> int:
-        return self.w13.shape[0]
-
-    @property
-    def hidden(self) -> int:
-        return self.w2.shape[1]
-
-    @property
-    def intermediate(self) -> int:
-        return self.w2.shape[2]
+    def kind(self) -> Kind:
+        return "dense"
 
     def one(self, e: int) -> "DenseExperts":
         """Expert e by itself, in the same memory."""
@@ -78,7 +103,7 @@ class DenseExperts:
 
 
 @dataclass(frozen=True, slots=True)
-class IntExperts:
+class IntExperts(_Sizes):
     """weight = code * scale of its output channel. INT4 codes take a byte each here.
 
     Attributes:
@@ -116,16 +141,8 @@ class IntExperts:
                 raise CheckpointError(f"IntExperts.{name} has codes {found}; expected -8..7 for 4 bits.")
 
     @property
-    def num_experts(self) -> int:
-        return self.w13.shape[0]
-
-    @property
-    def hidden(self) -> int:
-        return self.w2.shape[1]
-
-    @property
-    def intermediate(self) -> int:
-        return self.w2.shape[2]
+    def kind(self) -> Kind:
+        return "int4" if self.bits == 4 else "int8"
 
     def one(self, e: int) -> "IntExperts":
         """Expert e by itself, in the same memory."""
@@ -146,7 +163,7 @@ class IntExperts:
 
 
 @dataclass(frozen=True, slots=True)
-class MxExperts:
+class MxExperts(_Sizes):
     """weight = value of its code * 2^(scale byte - 127).
 
     Attributes:
@@ -186,16 +203,8 @@ class MxExperts:
         return 2 if self.elem == "e2m1" else 1
 
     @property
-    def num_experts(self) -> int:
-        return self.w13.shape[0]
-
-    @property
-    def hidden(self) -> int:
-        return self.w2.shape[1]
-
-    @property
-    def intermediate(self) -> int:
-        return self.w13.shape[1] // 2
+    def kind(self) -> Kind:
+        return self.elem
 
     def one(self, e: int) -> "MxExperts":
         """Expert e by itself, in the same memory."""
@@ -262,7 +271,7 @@ def _fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int
 
 def _fill_gate_up(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
     """[E, 2R, C] -> [E, 2 rows, columns], each half of the rows padded by itself."""
-    halves = t.unflatten(1, (2, t.shape[1] // 2))
+    halves = t.reshape(t.shape[0], 2, t.shape[1] // 2, t.shape[2])
     return _fill(halves, rows, columns, value).flatten(1, 2)
 
 

@@ -1,89 +1,33 @@
 """Experts -> the operands of a layer, one expert at a time: for serving, the command line and users of the operator.
 
-    canonical experts  ->  kind of the use case  ->  padded  ->  laid out  ->  columns: a list or a stack of all
-                           experts.kinds             canonical   experts.operands
+    canonical experts  ->  kind of the use case  ->  padded  ->  laid out           ->  columns: a list or a stack
+                           `to_kind`                 canonical   experts.operands       of all experts
 
-At no time does more than one expert exist in a form between the first and the last. How weights of a checkpoint or of
-vLLM become canonical is told by those who read them; two shapes that need more than a view are here (`in_halves`,
-`cut_mlp`).
+A use case computes with experts of certain kinds (`operands.KINDS`). Those go in as they are, others need a step:
+
+    exact    int4 -> int8    the same codes and scales; a code of 4 bits is one of 8
+             e2m1 -> e4m3    the same scales; E4M3 has every value of E2M1
+    lossy    dense -> int8, int4, e4m3, e2m1
+
+Every other pair is an error: it would round what was rounded before. At no time does more than one expert exist in a
+form between the first and the last.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError, LayoutError
-from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.kinds import to_kind
-from vllm_megamoe.experts.operands import ExpertOperands, to_operands
+from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
+from vllm_megamoe.experts.operands import KINDS, ExpertOperands, LayerOperands, Weights, to_operands
 from vllm_megamoe.layout.cast import stack_experts
-from vllm_megamoe.layout.formatted import inner
+from vllm_megamoe.layout.packing import pack_e2m1, unpack_e2m1
+from vllm_megamoe.numerics.int8 import Bits, quantise_weight
+from vllm_megamoe.numerics.mx import Elem, decode, encode, mx_quantise
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
-
-Weights = list[Tensor] | Tensor
-"""A matrix for each expert, or one stack of all."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerOperands:
-    """The experts of a layer as a call passes them, and what the buffer and the call must be told about them.
-
-    Attributes:
-        l1, l2: weights of the two GEMMs.
-        l1_sf, l2_sf: their scales, None for BF16.
-        l1_bias, l2_bias: compensation of the INT4 split, None for other weights.
-        use_case: what they are operands of.
-        hidden, intermediate_hidden: H and I, padding included.
-        dispatch_quant_mode, dispatch_quant_out_dtype: what the buffer must be made with.
-        weight_type: what the call must say of both weights, None where their dtype says it.
-    """
-
-    l1: Weights
-    l2: Weights
-    l1_sf: Weights | None
-    l2_sf: Weights | None
-    l1_bias: Weights | None
-    l2_bias: Weights | None
-    use_case: UseCase
-    hidden: int
-    intermediate_hidden: int
-    dispatch_quant_mode: int
-    dispatch_quant_out_dtype: int | None
-    weight_type: int | None
-
-    def buffer_arguments(self) -> dict[str, Any]:
-        """What `get_symm_buffer_for_mega_moe` has to be told of these weights, as its keyword arguments."""
-        return {
-            "hidden": self.hidden,
-            "intermediate_hidden": self.intermediate_hidden,
-            "dispatch_quant_mode": self.dispatch_quant_mode,
-            "dispatch_quant_out_dtype": self.dispatch_quant_out_dtype,
-        }
-
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `mega_moe`, weight types included; those that do not apply are None, its default."""
-        return {
-            "l1_weights": self.l1,
-            "l2_weights": self.l2,
-            "l1_weights_sf": self.l1_sf,
-            "l2_weights_sf": self.l2_sf,
-            "l1_bias": self.l1_bias,
-            "l2_bias": self.l2_bias,
-            "weight1_type": self.weight_type,
-            "weight2_type": self.weight_type,
-        }
-
-    def shared_arguments(self) -> dict[str, Any]:
-        """The same where these are the shared experts of a call, which take no bias (operator_readme.txt, sharedBias1).
-
-        So the operator has no INT4 shared experts, and rejects them.
-        """
-        return {f"shared_{name}": value for name, value in self.arguments().items() if not name.endswith("_bias")}
 
 
 def convert(
@@ -97,11 +41,8 @@ def convert(
 ) -> LayerOperands:
     """Operands of a use case.
 
-    Exact: dense experts to A16W16, INT8 to A8W8-INT, INT4 to A8W4-INT and A8W8-INT, E4M3 and E5M2 to A8W8-FP, E2M1 to
-    A8W4-FP, A4W4-FP and A8W8-FP. Lossy: dense experts to all others, by the quantisers of `experts.kinds`.
-
     Args:
-        experts: of a layer, or one after the other as a checkpoint gives them; all of one kind and size.
+        experts: of a layer, or one part after the other as a checkpoint gives them; all of one kind and size.
         use_case: of the operands.
         hidden, intermediate_hidden: sizes of the operands, at least H and I; None for the experts' own. The rest is
             filled with zeros, which changes no result.
@@ -115,27 +56,33 @@ def convert(
     """
     found: list[ExpertOperands] = []
     first: Experts | None = None
-    for expert in _one_by_one(experts):
-        first = _same_kind(first, expert, len(found))
-        target = to_kind(expert, use_case).padded(hidden or expert.hidden, intermediate_hidden or expert.intermediate)
-        (operands,) = to_operands(target, use_case)
-        if in_place and target is expert and isinstance(expert, DenseExperts):
-            operands = ExpertOperands(_settle(operands.l1, expert.w13), _settle(operands.l2, expert.w2))
-        found.append(operands)
-    if first is None:
+    for part in [experts] if isinstance(experts, Experts) else experts:
+        first = first or part
+        if part.likeness != first.likeness:
+            raise LayoutError(
+                f"expert {len(found)} is {part.likeness}, expert 0 is {first.likeness}; expected experts of one "
+                "kind and size. Convert the experts of each layer by themselves."
+            )
+        for e in range(part.num_experts):
+            one = part.one(e)
+            target = to_kind(one, use_case)
+            target = target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
+            (operands,) = to_operands(target, use_case)
+            if in_place and target is one:
+                operands = replace(operands, l1=_settle(operands.l1, one.w13), l2=_settle(operands.l2, one.w2))
+            found.append(operands)
+    if first is None or not found:
         raise LayoutError(f"no experts for {use_case}; expected at least one. Pass the layer's experts.")
     facts = USE_CASES[use_case]
-    out_dtype = facts.dispatch_quant_out_dtype
-    if isinstance(first, MxExperts) and first.elem == "e5m2":
-        # Rows travel in the type of FP8 weights (op tiling arch35).
-        out_dtype = AclDtype.FLOAT8_E5M2.code
+    # Rows travel in the type of FP8 weights (op tiling arch35); the table has the one that BF16 becomes.
+    out = AclDtype.FLOAT8_E5M2.code if first.kind == "e5m2" else facts.dispatch_quant_out_dtype
     return LayerOperands(
         **{field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)},  # type: ignore[arg-type]
         use_case=use_case,
-        hidden=hidden or first.hidden,
-        intermediate_hidden=intermediate_hidden or first.intermediate,
+        hidden=target.hidden,
+        intermediate_hidden=target.intermediate,
         dispatch_quant_mode=facts.dispatch_quant_mode,
-        dispatch_quant_out_dtype=out_dtype,
+        dispatch_quant_out_dtype=out,
         weight_type=facts.weight_type,
     )
 
@@ -155,7 +102,7 @@ def transform_weights_for_mega_moe(
         buffer = get_symm_buffer_for_mega_moe(group, num_experts, tokens, topk, **operands.buffer_arguments())
         y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, sym_buffer=buffer, **operands.arguments())
 
-    The given weights are left as they are. Every use case but a16w16 rounds them (`experts.kinds`); experts that are
+    The given weights are left as they are. Every use case but a16w16 rounds them; experts that are
     quantised already go through `experts.convert.convert`, exactly.
 
     Args:
@@ -180,10 +127,31 @@ def transform_weights_for_mega_moe(
 
 
 def operand_bytes(operands: LayerOperands) -> int:
-    """Bytes that a layer's operands hold, the blocks' padding included."""
-    held = [getattr(operands, field.name) for field in fields(ExpertOperands)]
-    lists = [[weights] if isinstance(weights, Tensor) else weights for weights in held if weights is not None]
-    return sum(inner(tensor).nbytes for tensors in lists for tensor in tensors)
+    """`LayerOperands.nbytes`."""
+    return operands.nbytes
+
+
+def to_kind(experts: Experts, use_case: UseCase) -> Experts:
+    """The experts as a use case computes with them: the same object, or one step further.
+
+    Raises:
+        ConfigError: no step leads there.
+    """
+    if experts.kind in KINDS[use_case]:
+        return experts
+    step = STEPS.get((experts.kind, KINDS[use_case][0]))
+    if step is None:
+        raise ConfigError(
+            f"{experts.kind} experts cannot become {use_case}, which computes with {' or '.join(KINDS[use_case])}; "
+            f"expected one of {', '.join(reachable(experts.kind))}. Choose one of these use cases, or start from BF16 "
+            "weights."
+        )
+    return step(experts)
+
+
+def reachable(kind: Kind) -> tuple[UseCase, ...]:
+    """The use cases that experts of a kind can become."""
+    return tuple(u for u in UseCase if kind in KINDS[u] or (kind, KINDS[u][0]) in STEPS)
 
 
 def in_halves(w13: Tensor) -> Tensor:
@@ -208,33 +176,59 @@ def cut_mlp(w13: Tensor, w2: Tensor, pieces: int) -> DenseExperts:
     return DenseExperts(gate_up.reshape(pieces, 2 * narrow, hidden), down.contiguous())
 
 
-def _one_by_one(experts: Experts | Iterable[Experts]) -> Iterator[Experts]:
-    given = [experts] if isinstance(experts, Experts) else experts
-    return chain.from_iterable((e.one(n) for n in range(e.num_experts)) for e in given)
+def _wider_codes(experts: Experts) -> Experts:
+    assert isinstance(experts, IntExperts)
+    return replace(experts, bits=8)
 
 
-def _same_kind(first: Experts | None, expert: Experts, number: int) -> Experts:
-    """The first expert, after a look whether this one is like it."""
-    if first is None:
-        return expert
-    here, there = _likeness(first), _likeness(expert)
-    if here != there:
-        raise LayoutError(
-            f"expert {number} is {there}, expert 0 is {here}; expected experts of one kind and size. "
-            "Convert the experts of each layer by themselves."
-        )
-    return first
+def _e2m1_as_e4m3(experts: Experts) -> Experts:
+    assert isinstance(experts, MxExperts)
+    w13, w2 = (encode(decode(unpack_e2m1(w), "e2m1"), "e4m3") for w in (experts.w13, experts.w2))
+    return MxExperts(w13, experts.w13_scale, w2, experts.w2_scale, "e4m3")
 
 
-def _likeness(experts: Experts) -> str:
-    match experts:
-        case DenseExperts():
-            kind = str(experts.w13.dtype).removeprefix("torch.")
-        case IntExperts():
-            kind = f"int{experts.bits}"
-        case MxExperts():
-            kind = experts.elem
-    return f"{kind} of hidden {experts.hidden} and intermediate_hidden {experts.intermediate}"
+def _to_int(bits: Bits) -> Callable[[Experts], Experts]:
+    """Symmetric, per output channel: amax/127 (INT4: amax/7), half even (numerics.int8)."""
+
+    def step(experts: Experts) -> Experts:
+        w13, w2 = experts.w13, experts.w2
+        q13, s13 = quantise_weight(w13.float().flatten(0, 1), bits)
+        q2, s2 = quantise_weight(w2.float().flatten(0, 1), bits)
+        return IntExperts(q13.view(w13.shape), s13.view(w13.shape[:2]), q2.view(w2.shape), s2.view(w2.shape[:2]), bits)
+
+    return step
+
+
+def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
+    """Groups of 32 along the input, by the operator's own rule for activations.
+
+    numerics.mx: the exponent of the group's largest magnitude, codes half even and saturating.
+    """
+
+    def codes(w: Tensor) -> tuple[Tensor, Tensor]:
+        """[E, N, K] -> codes and scales, each with E and N in front."""
+        codes, scales = mx_quantise(w.flatten(0, 1), elem)
+        stored = pack_e2m1(codes) if elem == "e2m1" else codes
+        return stored.view(*w.shape[:2], -1), scales.view(*w.shape[:2], -1)
+
+    def step(experts: Experts) -> Experts:
+        if elem == "e2m1":  # two codes share a byte
+            experts = experts.padded(
+                experts.hidden + experts.hidden % 2, experts.intermediate + experts.intermediate % 2
+            )
+        return MxExperts(*codes(experts.w13), *codes(experts.w2), elem)
+
+    return step
+
+
+STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
+    ("int4", "int8"): _wider_codes,
+    ("e2m1", "e4m3"): _e2m1_as_e4m3,
+    ("dense", "int8"): _to_int(8),
+    ("dense", "int4"): _to_int(4),
+    ("dense", "e4m3"): _to_mx("e4m3"),
+    ("dense", "e2m1"): _to_mx("e2m1"),
+}
 
 
 def _settle(operand: Tensor, home: Tensor) -> Tensor:

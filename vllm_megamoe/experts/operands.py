@@ -1,4 +1,4 @@
-"""Operands of one expert: its weights, scales and biases as the operator reads them, and the way back.
+"""Operands: weights, scales and biases as the operator reads them, of one expert and of a layer, and the way back.
 
 Each use case has two GEMMs, [N, K] with N outputs and K inputs in canonical experts: N = 2I, K = H, then N = H, K = I.
 
@@ -15,20 +15,35 @@ in `profiles.use_cases`, the bytes in docs/layouts.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.kinds import kind_of, kinds_of
+from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
 from vllm_megamoe.layout.cast import format_cast
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.layout.packing import from_uint64, pack_int4, pair_scales, to_uint64, unpack_int4, unpair_scales
 from vllm_megamoe.numerics.mx import GROUP, TORCH_DTYPE, Elem
 from vllm_megamoe.numerics.switches import Nibbles
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
+
+Weights = list[Tensor] | Tensor
+"""A matrix for each expert, or one stack of all."""
+
+# By family and bits of a use case; the first is what other experts are converted to.
+_KINDS: dict[tuple[str, int], tuple[Kind, ...]] = {
+    ("dense", 16): ("dense",),
+    ("int", 8): ("int8",),
+    ("int", 4): ("int4",),
+    ("mx", 8): ("e4m3", "e5m2"),
+    ("mx", 4): ("e2m1",),
+}
+KINDS: dict[UseCase, tuple[Kind, ...]] = {u: _KINDS[row.family, row.weight_bits] for u, row in USE_CASES.items()}
+"""The kinds of experts that a use case computes with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +64,90 @@ class ExpertOperands:
     l2_bias: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LayerOperands:
+    """The experts of a layer as a call passes them, and what the buffer and the call must be told about them.
+
+    Attributes:
+        l1, l2: weights of the two GEMMs.
+        l1_sf, l2_sf: their scales, None for BF16.
+        l1_bias, l2_bias: compensation of the INT4 split, None for other weights.
+        use_case: what they are operands of.
+        hidden, intermediate_hidden: H and I, padding included.
+        dispatch_quant_mode, dispatch_quant_out_dtype: what the buffer must be made with.
+        weight_type: what the call must say of both weights, None where their dtype says it.
+    """
+
+    l1: Weights
+    l2: Weights
+    l1_sf: Weights | None
+    l2_sf: Weights | None
+    l1_bias: Weights | None
+    l2_bias: Weights | None
+    use_case: UseCase
+    hidden: int
+    intermediate_hidden: int
+    dispatch_quant_mode: int
+    dispatch_quant_out_dtype: int | None
+    weight_type: int | None
+
+    def buffer_arguments(self) -> dict[str, Any]:
+        """What `get_symm_buffer_for_mega_moe` has to be told of these weights, as its keyword arguments."""
+        return {
+            "hidden": self.hidden,
+            "intermediate_hidden": self.intermediate_hidden,
+            "dispatch_quant_mode": self.dispatch_quant_mode,
+            "dispatch_quant_out_dtype": self.dispatch_quant_out_dtype,
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `mega_moe`, weight types included; those that do not apply are None, its default."""
+        return {
+            "l1_weights": self.l1,
+            "l2_weights": self.l2,
+            "l1_weights_sf": self.l1_sf,
+            "l2_weights_sf": self.l2_sf,
+            "l1_bias": self.l1_bias,
+            "l2_bias": self.l2_bias,
+            "weight1_type": self.weight_type,
+            "weight2_type": self.weight_type,
+        }
+
+    def shared_arguments(self) -> dict[str, Any]:
+        """The same where these are the shared experts of a call, which take no bias (operator_readme.txt, sharedBias1).
+
+        So the operator has no INT4 shared experts, and rejects them.
+        """
+        return {f"shared_{name}": value for name, value in self.arguments().items() if not name.endswith("_bias")}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the operands hold, the blocks' padding included."""
+        held = [getattr(self, field.name) for field in fields(ExpertOperands)]
+        lists = [[weights] if isinstance(weights, Tensor) else weights for weights in held if weights is not None]
+        return sum(inner(tensor).nbytes for tensors in lists for tensor in tensors)
+
+
 def to_operands(experts: Experts, use_case: UseCase, nibbles: Nibbles = "twos_complement") -> list[ExpertOperands]:
     """One ExpertOperands for each expert, in the use case's formats; FP8 weights keep their element type.
 
     Raises:
         LayoutError: these experts are not of the use case's kind; `convert` brings those that can be converted.
     """
-    if kind_of(experts) not in kinds_of(use_case):
-        raise LayoutError(
-            f"{use_case} takes {' or '.join(kinds_of(use_case))} experts; got {kind_of(experts)} experts. "
-            "Convert them first (experts.convert.convert), or choose the use case that fits them."
-        )
+    facts = USE_CASES[use_case]
+    every = range(len(experts.w13))
     match experts:
-        case DenseExperts():
-            return [_dense(experts, e) for e in range(experts.num_experts)]
-        case IntExperts():
-            return [_ints(experts, e, nibbles) for e in range(experts.num_experts)]
-        case MxExperts():
-            facts = USE_CASES[use_case]
+        case DenseExperts() if facts.family == "dense":
+            return [_dense(experts, e) for e in every]
+        case IntExperts() if facts.family == "int" and experts.bits == facts.weight_bits:
+            return [_ints(experts, e, nibbles) for e in every]
+        case MxExperts() if experts.elem in KINDS[use_case]:
             formats = AclFormat(facts.format1), AclFormat(facts.format2)
-            return [_mx(experts, e, formats) for e in range(experts.num_experts)]
+            return [_mx(experts, e, formats) for e in every]
+    raise LayoutError(
+        f"{use_case} takes {' or '.join(KINDS[use_case])} experts; got {experts.kind} experts. "
+        "Convert them first (experts.convert.convert), or choose the use case that fits them."
+    )
 
 
 def from_operands(
@@ -114,10 +193,9 @@ def _dense(experts: DenseExperts, e: int) -> ExpertOperands:
 
 def _ints(experts: IntExperts, e: int, nibbles: Nibbles) -> ExpertOperands:
     w13, w2, s13, s2 = experts.w13[e], experts.w2[e], experts.w13_scale[e], experts.w2_scale[e]
-    if experts.bits == 8:
-        codes = _k_first(w13), _k_first(w2)
-        biases = None, None
-    else:
+    codes = _k_first(w13), _k_first(w2)
+    biases: tuple[Tensor, ...] = ()
+    if experts.bits == 4:
         codes = _packed(w13, nibbles), _packed(w2, nibbles)
         biases = _int4_bias(w13, s13), _int4_bias(w2, s2)
     l1, l2 = (format_cast(matrix, AclFormat.FRACTAL_NZ) for matrix in codes)

@@ -1,10 +1,7 @@
-"""SharedFacts read from the shared MLP that a live MoERunner holds (vLLM 0.32).
+"""MoeFacts read from a MoE layer that vLLM has built: what the plan's facts from config.json are compared with.
 
-MoeFacts read from a live MoE layer (vLLM 0.32).
-
-vLLM asks for a layer's method while it builds RoutedExperts; the MoERunner around it, which alone knows the shared
-experts and a factor on the output, comes a moment later. So a layer is read twice: without its runner, to reject
-before weights exist, and with it.
+The routed experts (RoutedExperts and its FusedMoEConfig) say most of it; the shared experts and a factor on the output
+are those of the runner around them. vLLM 0.30 and 0.32 build both alike.
 """
 
 from typing import Any

@@ -1,6 +1,10 @@
-"""A model's layers under construction: which are MoE layers, and the method of each (vLLM 0.32)."""
+"""A model's layers as vLLM builds them: the method of each, and for a MoE layer its plan, confirmed by what it shows.
 
-from collections.abc import Mapping
+vLLM asks for a layer's method while it builds RoutedExperts; the MoERunner around it, which alone knows the shared
+experts and a factor on the output, comes a moment later. So a layer is compared with its plan twice: without its
+runner, to reject before weights exist, and with it.
+"""
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,100 +13,99 @@ from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
-from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.lanes import Lane, running_lane
+from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
-from vllm_megamoe.lanes.parallel_state import check_placement, read_seat
-from vllm_megamoe.lanes.shared_experts import spare_fused, take_shared
-from vllm_megamoe.lanes.startup import read_engine
+from vllm_megamoe.lanes.quant_config import MegaMoeConfig
+from vllm_megamoe.lanes.startup import engines_plan, read_engine
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import plan_layer
+from vllm_megamoe.plan.plan import make_plan
 
 
-def is_moe(layer: torch.nn.Module) -> bool:
-    """Whether vLLM asks for the method of a MoE layer's experts."""
-    return isinstance(layer, RoutedExperts)
+def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any:
+    """The method of a layer under construction: ours for experts, for all others the checkpoint's own.
+
+    Raises:
+        ConfigError: a MoE layer is not the one that was planned.
+    """
+    lane = running_lane()
+    if isinstance(layer, RoutedExperts):
+        return _moe_method(layer, config, lane)
+    inner = config.inner
+    method = lane.linear_method(layer) if inner is None else inner.get_quant_method(layer, prefix)
+    # It may turn out to be part of a shared MLP that is fused.
+    return lane.spare_fused(method)
 
 
-def unquantised(layer: torch.nn.Module) -> UnquantizedLinearMethod | None:
-    """The method of a layer that no quantisation names."""
-    return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
+    vllm_config = get_current_vllm_config()
+    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config), lane)
+    plan = live.confirmed()
+    state.set_finder(_find)
+    return MegaMoeMethod(layer.moe_config, plan, lane.read_seat(layer), live)
 
 
-def watched(method: Any) -> Any:
-    """The method of a layer without experts, which may turn out to be part of a shared MLP that is fused."""
-    return spare_fused(method) if isinstance(method, UnquantizedLinearMethod) else method
+def _carried(config: MegaMoeConfig, vllm_config: Any) -> Carried:
+    """The engine's plan; without one (a draft model alone asks for our method) an empty one, which knows nothing."""
+    found = config.carried or engines_plan()
+    options = Options.parse(vllm_config.additional_config)
+    return found or Carried(make_plan(read_engine(vllm_config), [], options))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveLayer:
-    """A MoE layer under construction: its plan without and with the runner that is built around it (Surroundings).
-
-    Attributes:
-        layer: the RoutedExperts.
-        vllm_config: of the engine.
-        section, side_files: what the checkpoint says about its quantisation.
-    """
+    """A MoE layer under construction, and from then on what stands around its routed experts (see Surroundings)."""
 
     layer: Any
     vllm_config: Any
-    section: Mapping[str, Any] | None
-    side_files: Mapping[str, Mapping[str, Any]]
+    config: MegaMoeConfig
+    carried: Carried
+    lane: Lane
 
-    def plan(self, runner: Any = None) -> LayerPlan:
-        """Plan from the live objects.
+    def confirmed(self, runner: Any = None) -> LayerPlan:
+        """The layer's plan, after a comparison with all that is seen of the layer.
 
         Raises:
-            ConfigError: with every violated rule.
+            ConfigError: they differ.
         """
-        names = shared_names(runner)
+        return self.carried.plan_of(self.shown(runner))
+
+    def shown(self, runner: Any = None) -> LiveFacts:
+        """What the layer shows, without or with its runner."""
+        model_config, names = self.vllm_config.model_config, shared_names(runner)
         facts = read_layer(
             self.layer,
             self._format(expert_names(self.layer)),
             runner,
             self._format(names) if names else BF16,
-            self.vllm_config.model_config.hf_text_config,
+            model_config.hf_text_config,
         )
         parallel = self.layer.moe_config.moe_parallel_config
         engine = read_engine(self.vllm_config, sequence_parallel=parallel.is_sequence_parallel)
-        return plan_layer(engine, facts, Options.parse(self.vllm_config.additional_config))
+        return LiveFacts(engine, facts, runner is not None, facts.draft or model_config.runner_type == "draft")
 
     def whole_plan(self) -> LayerPlan:
-        return self.plan(self._runner())
+        return self.confirmed(self._runner())
 
     def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-        return take_shared(self._runner(), plan)
+        return self.lane.take_shared(self._runner(), plan)
 
     def _runner(self) -> Any:
         return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
 
     def _format(self, names: list[str]) -> ExpertsFormat:
-        text_config = self.vllm_config.model_config.hf_text_config
-        return experts_format(self.section, names, self.side_files, getattr(text_config, "expert_dtype", None) or "")
-
-
-def moe_method(
-    layer: Any, section: Mapping[str, Any] | None, side_files: Mapping[str, Mapping[str, Any]]
-) -> MegaMoeMethod:
-    """Plan a MoE layer from its live objects and make its method; no weight exists yet.
-
-    Raises:
-        ConfigError: with every violated rule.
-    """
-    live = LiveLayer(layer, get_current_vllm_config(), section, side_files)
-    plan = live.plan()
-    check_placement(layer)
-    state.set_finder(_find)
-    return MegaMoeMethod(layer.moe_config, plan, read_seat(layer.moe_config), live)
+        expert_dtype = getattr(self.vllm_config.model_config.hf_text_config, "expert_dtype", None) or ""
+        return experts_format(self.config.section, names, self.config.side_files, expert_dtype)
 
 
 def _find(layer_name: str) -> LayerState:
     """The state of a layer in the engine whose forward pass is running."""
-    state: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
-    return state
+    found: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
+    return found

@@ -1,9 +1,8 @@
-"""The modular kernel that vLLM's MoE runner asks about our layer; it is asked only, never run.
+"""The quantisation method that vLLM calls for each MoE layer: weights in, rows out.
 
-The runner reads from `quant_method.moe_kernel` whether the layer's output is already reduced and which dtype the router
-shall give. Without a kernel there it would all-reduce finished rows once more, in silence.
-
-The quantisation method that vLLM calls for each MoE layer.
+It carries a kernel of vLLM's that is asked only, never run. The runner reads from `quant_method.moe_kernel` whether the
+layer's output is already reduced and which dtype the router shall give; without a kernel there it would all-reduce
+finished rows once more, in silence.
 """
 
 import logging
@@ -94,7 +93,11 @@ class Surroundings(Protocol):
     """What stands around a layer's routed experts in the running engine; a lane knows it."""
 
     def whole_plan(self) -> LayerPlan:
-        """The layer's plan, now that its shared experts and factors are there too."""
+        """The layer's plan, compared with the layer now that its shared experts and factors are there too.
+
+        Raises:
+            ConfigError: they differ.
+        """
 
     def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
         """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
@@ -107,7 +110,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
 
     Args:
         moe: vLLM's configuration of the layer.
-        plan: ours, of the routed experts alone: vLLM asks for a method before the layer's shared experts are at hand.
+        plan: the layer's, confirmed for the routed experts alone: vLLM asks for a method before the layer's shared
+            experts are at hand.
         seat: the layer's communicator.
         surroundings: where the rest of the layer comes from, once it is there.
     """
@@ -131,7 +135,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         return hidden_size, intermediate_size_per_partition
 
     def complete_plan(self) -> LayerPlan:
-        """The plan of the whole layer, from the time on when the model is built; made once."""
+        """The plan, confirmed for the whole layer from the time on when the model is built; looked at once."""
         if not self._is_whole:
             self.plan = self.surroundings.whole_plan()
             self._is_whole = True

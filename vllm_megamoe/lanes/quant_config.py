@@ -1,11 +1,10 @@
-"""Config files beside config.json, read the way vLLM reads files of a local folder or a hub repository (vLLM 0.32).
+"""The quantization config behind `--quantization megamoe`: MoE layers are ours, all others the checkpoint's own.
 
-The checkpoint's own quantisation config, which keeps every layer that is not a MoE layer (vLLM 0.32).
-
-The quantization config behind `--quantization megamoe`: MoE layers are ours, all others the checkpoint's own.
+VllmConfig holds one instance per engine and pickles it to engine core and workers; so it is also what carries the
+engine's plan to them. A draft model with a quantisation of its own gets another instance, without a plan.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
@@ -14,27 +13,9 @@ from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.lanes.startup import activation_dtypes
 
-
-def read_side_files(model: str, revision: str | None) -> dict[str, dict[str, Any]]:
-    """The quantisation descriptions that a checkpoint carries, by file name; absent ones are left out."""
-    found = {file: get_hf_file_to_dict(file, model, revision) for file in SIDE_FILES}
-    return {file: content for file, content in found.items() if content is not None}
-
-
-def make_inner(section: dict[str, Any]) -> QuantizationConfig:
-    """Build the config class that vLLM itself would choose for this `quantization_config`, the flag apart."""
-    method = str(section.get("quant_method", ""))
-    for name in QUANTIZATION_METHODS:
-        if name == "megamoe":
-            continue
-        override = get_quantization_config(name).override_quantization_method(section, None)
-        if override is not None:
-            method = override
-            break
-    return get_quantization_config(method).from_config(section)
-
+if TYPE_CHECKING:
+    from vllm_megamoe.lanes.carried import Carried
 
 NAME = "megamoe"
 _KEYS = {"quant_method"}
@@ -45,6 +26,12 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
 
     Args:
         section: the checkpoint's `quantization_config`, None when it has none.
+
+    Attributes:
+        section: as given.
+        side_files: the checkpoint's files beside config.json that describe a quantisation, by name.
+        inner: the config of all layers without experts, None where the checkpoint has no quantisation of its own.
+        carried: the engine's plan, None until the config stage has made it.
     """
 
     def __init__(self, section: dict[str, Any] | None = None) -> None:
@@ -52,6 +39,7 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         self.side_files: dict[str, dict[str, Any]] = {}
         foreign = section is not None and section.get("quant_method") != NAME
         self.inner: QuantizationConfig | None = make_inner(dict(section or {})) if foreign else None
+        self.carried: Carried | None = None
         super().__init__()
 
     def get_name(self) -> str:
@@ -62,7 +50,8 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return 0
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        return activation_dtypes()
+        """All float dtypes: vLLM's own check would name one violation only, ours names all."""
+        return [torch.bfloat16, torch.float32, torch.float16]
 
     @staticmethod
     def get_config_filenames() -> list[str]:
@@ -87,8 +76,6 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return NAME if user_quant == NAME else None
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
-        pass
-
         self.side_files = read_side_files(model_name, revision)
         if self.inner is not None:
             self.inner.maybe_update_config(model_name, hf_config=hf_config, revision=revision)
@@ -112,8 +99,26 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         # Imported here: models import these modules long before they ask, but the API server never needs them.
         from vllm_megamoe.lanes import model_layers
 
-        if model_layers.is_moe(layer):
-            return model_layers.moe_method(layer, self.section, self.side_files)
-        if self.inner is not None:
-            return model_layers.watched(self.inner.get_quant_method(layer, prefix))
-        return model_layers.watched(model_layers.unquantised(layer))
+        return model_layers.method_of(layer, prefix, self)
+
+
+def make_inner(section: dict[str, Any]) -> QuantizationConfig:
+    """Build the config class that vLLM itself would choose for this `quantization_config`, the flag apart."""
+    method = str(section.get("quant_method", ""))
+    for name in QUANTIZATION_METHODS:
+        if name == NAME:
+            continue
+        override = get_quantization_config(name).override_quantization_method(section, None)
+        if override is not None:
+            method = override
+            break
+    return get_quantization_config(method).from_config(section)
+
+
+def read_side_files(model: str, revision: str | None) -> dict[str, dict[str, Any]]:
+    """The quantisation descriptions that a checkpoint carries, by file name; absent ones are left out.
+
+    Read the way vLLM reads files of a local folder or a hub repository.
+    """
+    found = {file: get_hf_file_to_dict(file, model, revision) for file in SIDE_FILES}
+    return {file: content for file, content in found.items() if content is not None}

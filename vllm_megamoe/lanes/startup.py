@@ -1,30 +1,138 @@
-"""EngineFacts read from live vLLM objects (vLLM 0.32).
-
-What vLLM's CPU build wants in the environment before several workers can start, set where the user set nothing.
-
-The earliest point where vLLM shows a plugin the parallel config and the options together.
+"""The earliest point where vLLM shows a plugin the whole config: there the plan is made, once for the engine.
 
 That is the platform's `check_and_update_config`, which VllmConfig calls at the end of its construction, in the process
 that the user started and before any worker exists. vLLM offers no registration for it, so the method is wrapped once;
-without `--quantization megamoe` the wrapper only delegates.
+without `--quantization megamoe` the wrapper only delegates. Workers call it again for the configs that they derive for
+draft models and parts of a model; there the plan is at hand already.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms import current_platform
 
-from vllm_megamoe.environment import check_environment, hccl_buffsize
+from vllm_megamoe.environment import hccl_buffsize, wrong_variables
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.lanes import Lane, last_words, running_lane, working
+from vllm_megamoe.lanes.carried import Carried
+from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.screen import render
+from vllm_megamoe.plan.verdict import rejection_of
 
 logger = logging.getLogger(__name__)
+
+_MARK = "_vllm_megamoe_wrapped"
+
+
+def install() -> None:
+    """Wrap the platform's hook; a second call does nothing."""
+    platform = type(current_platform)
+    original: Callable[[Any], None] = current_platform.check_and_update_config
+    if getattr(platform, _MARK, False):
+        return
+
+    def check_and_update_config(cls: type, vllm_config: Any) -> None:
+        if _asked_for(vllm_config):
+            before_platform(vllm_config)
+        original(vllm_config)
+
+    platform.check_and_update_config = classmethod(check_and_update_config)
+    setattr(platform, _MARK, True)
+
+
+def _asked_for(vllm_config: Any) -> bool:
+    """Whether the engine runs our method; not where a checkpoint of a namesake's names its own."""
+    model_config = vllm_config.model_config
+    if model_config is None or model_config.quantization != NAME:
+        return False
+    if isinstance(vllm_config.quant_config, MegaMoeConfig):
+        return True
+    section = getattr(model_config.hf_config, "quantization_config", None) or {}
+    return bool(section.get("quant_method") != NAME)
+
+
+def before_platform(vllm_config: Any) -> None:
+    """Plan the whole model, show the plan, leave it on the quantisation config, and ready the environment.
+
+    Raises:
+        ConfigError: with every violated rule, before an engine process or a weight is touched; another class than ours
+            stands behind the name.
+    """
+    config = _our_config(vllm_config)
+    config.carried = config.carried or engines_plan()
+    if config.carried is not None:
+        return
+    options, wrong = Options.read(vllm_config.additional_config)
+    wrong = [*wrong_variables(), *wrong]
+    lane = _lane_or_refusal(wrong)
+    engine = _engine_or_refusal(vllm_config, options, wrong)
+    facts = read_served(vllm_config)
+    for note in facts.notes:
+        logger.info("megamoe: %s", note)
+    plan = make_plan(engine, facts.layers, options, wrong)
+    if plan.layers:
+        logger.info("%s", render(plan))
+    speculation = read_speculation(vllm_config.speculative_config)
+    own_drafts = speculation is not None and speculation.draft is not None
+    config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
+    if lane is not None:
+        lane.prepare(vllm_config)
+    last_words.listen()
+
+
+def _our_config(vllm_config: Any) -> MegaMoeConfig:
+    found = vllm_config.quant_config
+    if isinstance(found, MegaMoeConfig):
+        return found
+    raise ConfigError(namesake(type(found)))
+
+
+def namesake(holder: type | None) -> str:
+    """What to say of another class behind our name, None for a method of vLLM's own."""
+    who = "vLLM itself" if holder is None else f"{holder.__module__}.{holder.__qualname__}"
+    return (
+        f"--quantization {NAME}: the name belongs to {who} in this installation; expected "
+        f"{MegaMoeConfig.__module__}.{MegaMoeConfig.__qualname__}. Uninstall the other package, or name the plugins to "
+        f"load without it (VLLM_PLUGINS={NAME}); where vLLM itself has the name, install {working()}."
+    )
+
+
+def _lane_or_refusal(wrong: list[str]) -> Lane | None:
+    try:
+        return running_lane()
+    except ConfigError as error:
+        wrong.append(str(error))
+        return None
+
+
+def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> EngineFacts:
+    """Facts of the engine, under limits that are known.
+
+    Raises:
+        ConfigError: a variable that limits hang on is wrong, so that no layer can be judged; with all of `wrong`.
+    """
+    try:
+        options.chosen_profile  # noqa: B018
+        return read_engine(vllm_config)
+    except ConfigError as error:
+        raise rejection_of(list(dict.fromkeys([*wrong, str(error)]))) from error
+
+
+def engines_plan() -> Carried | None:
+    """The plan of the engine whose model is being built in this process, None outside of one.
+
+    vLLM makes a quantisation config anew for a draft model with a quantisation of its own, while the engine's config is
+    the current one.
+    """
+    current = get_current_vllm_config_or_none()
+    found = None if current is None else current.quant_config
+    return found.carried if isinstance(found, MegaMoeConfig) else None
 
 
 def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> EngineFacts:
@@ -55,82 +163,6 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
     )
 
 
-def activation_dtypes() -> list[torch.dtype]:
-    """All float dtypes: vLLM's own check would name one violation only, ours names all."""
-    return [torch.bfloat16, torch.float32, torch.float16]
-
-
-BIND = "VLLM_CPU_OMP_THREADS_BIND"
-KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
-_DEFAULT_KV_GIB = 1
-
-
-def set_cpu_defaults(parallel_config: Any) -> None:
-    """Set thread binding and KV space for more than one worker on a host.
-
-    vLLM's own default, `auto`, wants a NUMA node for each worker and asserts otherwise; without a KV size each worker
-    plans with the whole host's memory.
-    """
-    workers = parallel_config.world_size
-    replicas = max(parallel_config.data_parallel_size, 1)
-    if workers * replicas < 2:
-        return
-    chosen = {BIND: binding(sorted(os.sched_getaffinity(0)), workers * replicas), KV_SPACE: str(_DEFAULT_KV_GIB)}
-    for name, value in chosen.items():
-        if not os.environ.get(name):
-            os.environ[name] = value
-            logger.info("megamoe: %s is unset; using %r for %d workers", name, value, workers * replicas)
-
-
-def binding(cpus: list[int], workers: int) -> str:
-    """One list of processors per worker in vLLM's spelling, `0,1|2,3`; too few processors are shared."""
-    if len(cpus) < workers:
-        return "|".join(str(cpus[w % len(cpus)]) for w in range(workers))
-    each = len(cpus) // workers
-    return "|".join(",".join(map(str, cpus[w * each : (w + 1) * each])) for w in range(workers))
-
-
-_MARK = "_vllm_megamoe_wrapped"
-
-
-def install() -> None:
-    """Wrap the platform's hook; a second call does nothing."""
-    platform = type(current_platform)
-    original: Callable[[Any], None] = current_platform.check_and_update_config
-    if getattr(platform, _MARK, False):
-        return
-
-    def check_and_update_config(cls: type, vllm_config: Any) -> None:
-        if _ours(vllm_config):
-            before_platform(vllm_config)
-        original(vllm_config)
-
-    platform.check_and_update_config = classmethod(check_and_update_config)
-    setattr(platform, _MARK, True)
-
-
-def before_platform(vllm_config: Any) -> None:
-    """Plan the whole model, show the plan and prepare the environment.
-
-    Raises:
-        ConfigError: with every violated rule, before an engine process or a weight is touched.
-    """
-    check_environment()
-    options, wrong = Options.read(vllm_config.additional_config)
-    if not current_platform.is_cpu():
-        wrong.append(
-            f"platform: {current_platform.device_name}; expected cpu. This version has no lane for another platform "
-            "yet: it would run the operator with rows that the platform has not split. Drop --quantization megamoe."
-        )
-    facts = read_served(vllm_config)
-    for note in facts.notes:
-        logger.info("megamoe: %s", note)
-    plan = make_plan(read_engine(vllm_config), facts.layers, options, wrong)
-    if plan.layers:
-        logger.info("%s", render(plan))
-    set_cpu_defaults(vllm_config.parallel_config)
-
-
 def read_served(vllm_config: Any) -> ModelFacts:
     """The model's facts as vLLM would load it, by the same reading as the command line's.
 
@@ -151,8 +183,3 @@ def read_speculation(config: Any) -> Speculation | None:
         return Speculation(config.method)
     quantization = config.quantization or ""
     return Speculation(config.method, DraftModel(draft.model, draft.hf_config.to_dict(), {}, quantization))
-
-
-def _ours(vllm_config: Any) -> bool:
-    model_config = vllm_config.model_config
-    return model_config is not None and model_config.quantization == "megamoe"

@@ -19,13 +19,13 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import GroupName
 
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, settings
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.profiles.use_cases import USE_CASES
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -114,6 +114,7 @@ def _is_replaced(key: _Key, storage: _Storage, seat: Seat) -> bool:
 
 def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
     expected = plan.buffer
+    out = expected.dispatch_quant_out_dtype
     with settings(profile=plan.profile.name, topology=plan.profile.topology, backend=plan.backend):
         return get_symm_buffer_for_mega_moe(
             seat.group,
@@ -121,10 +122,10 @@ def _create(plan: LayerPlan, seat: Seat) -> SymmBuffer:
             expected.num_max_tokens_per_rank,
             expected.num_topk,
             expected.hidden,
-            plan.padding.intermediate_hidden,
+            0,  # layers of other widths share the buffer
             max_recv_token_num=expected.max_recv_token_num,
             dispatch_quant_mode=expected.dispatch_quant_mode,
-            dispatch_quant_out_dtype=USE_CASES[plan.use_case].dispatch_quant_out_dtype,
+            dispatch_quant_out_dtype=None if out is None else AclDtype[out].code,
             combine_quant_mode=expected.combine_quant_mode,
             topk_weights_type=expected.topk_weights_type,
             combine_comm_mode=expected.combine_comm_mode,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.experts.convert import LayerOperands
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
@@ -95,7 +95,7 @@ class LayerState:
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
-        self._constant = constant_arguments(self.plan, self.operands, self.shared)
+        self._constant = {"sym_buffer": self.buffer, **constant_arguments(self.plan, self.operands, self.shared)}
 
     @property
     def buffer(self) -> SymmBuffer:
@@ -156,7 +156,6 @@ class LayerState:
             given.x,
             given.topk_ids,
             given.topk_weights,
-            sym_buffer=self.buffer,
             x_active_mask=given.mask,
             **self._constant,
         )

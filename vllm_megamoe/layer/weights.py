@@ -4,7 +4,8 @@ from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts
-from vllm_megamoe.experts.convert import LayerOperands, convert, cut_mlp, in_halves
+from vllm_megamoe.experts.convert import convert, cut_mlp, in_halves
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 
@@ -17,7 +18,7 @@ def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
     if plan.facts.gate_up_interleaved:
         for gate_up in w13:
             gate_up.copy_(in_halves(gate_up))
-    return _convert(DenseExperts(w13, w2), plan)
+    return _operands(plan, DenseExperts(w13, w2))
 
 
 def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
@@ -41,10 +42,10 @@ def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
             f"expected {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
             '"fuse_shared_experts": "off".'
         )
-    return _convert(cut_mlp(w13, w2, pieces), plan)
+    return _operands(plan, cut_mlp(w13, w2, pieces))
 
 
-def _convert(experts: DenseExperts, plan: LayerPlan) -> LayerOperands:
+def _operands(plan: LayerPlan, experts: DenseExperts) -> LayerOperands:
     return convert(
         experts,
         plan.use_case,

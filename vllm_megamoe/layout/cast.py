@@ -1,15 +1,13 @@
-"""FRACTAL_NZ as pure functions: blocks of C0 columns, each stored as a plain matrix of rows.
+"""format_cast: put a tensor into a storage format and take it back, by torch_npu or `FormattedTensor`.
 
-A block of columns is contiguous; a range of rows is one stretch out of every block.
+FRACTAL_NZ is blocks of C0 columns, each stored as a plain matrix of rows: a block of columns is contiguous, a range of
+rows is one stretch out of every block.
 
     logical [R, C]  ->  stored [ceil(C/C0), ceil(R/16), 16, C0]
     off(r, c) = (c / C0) * (R16 * C0) + (r / 16) * (16 * C0) + (r % 16) * C0 + c % C0,   R16 = R rounded up to 16
 
-Source: operator documents, format FRACTAL_NZ (zN order); docs/layouts.md draws it.
-
-Formats on an NPU: torch_npu casts, and is asked afterwards whether it did.
-
-format_cast: put a tensor into a storage format and take it back, by torch_npu or by `FormattedTensor`.
+Source: operator documents, format FRACTAL_NZ (zN order); docs/layouts.md draws it. On an NPU torch_npu casts, and is
+asked afterwards whether it did.
 """
 
 import importlib
@@ -100,8 +98,6 @@ def format_cast(tensor: Tensor, fmt: AclFormat | int) -> Tensor:
     """
     target = _known(fmt)
     if tensor.device.type == "npu":
-        pass
-
         return npu_format_cast(tensor, target)
     if format_of(tensor) == target:
         return tensor
@@ -118,8 +114,6 @@ def format_of(tensor: Tensor) -> AclFormat:
     if isinstance(tensor, FormattedTensor):
         return AclFormat(tensor.acl_format)
     if tensor.device.type == "npu":
-        pass
-
         return npu_format_of(tensor)
     return AclFormat.ND
 

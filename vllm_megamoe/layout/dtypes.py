@@ -15,6 +15,9 @@ _OF_TORCH: dict[torch.dtype, AclDtype] = {
     torch.float8_e8m0fnu: AclDtype.FLOAT8_E8M0,
     torch.float4_e2m1fn_x2: AclDtype.FLOAT4_E2M1,
 }
+CODES: dict[torch.dtype, int] = {dtype: found.code for dtype, found in _OF_TORCH.items()}
+"""torch's dtypes as the numbers that dtype arguments of the operator carry."""
+
 # Below 256 a number is an index into torch's ScalarType table (csrc GetAclDataType).
 _OF_ENUM = {1: AclDtype.INT8, 23: AclDtype.FLOAT8_E5M2, 24: AclDtype.FLOAT8_E4M3FN, 45: AclDtype.FLOAT4_E2M1}
 _UNDEFINED = 28  # GE's DT_UNDEFINED, the default before None was
@@ -29,6 +32,8 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
     Raises:
         LayoutError: a code that the operator does not know.
     """
+    if isinstance(value, bool):  # Python's True is an int, and torch's enum number 1 is INT8
+        raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype or a number, {_known()}.")
     if value is None or (isinstance(value, int) and value == _UNDEFINED):
         return None
     if isinstance(value, torch.dtype) and value in _OF_TORCH:
@@ -37,8 +42,11 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
         return _OF_ENUM[value]
     if isinstance(value, int) and value - CODE_OFFSET in set(AclDtype):
         return AclDtype(value - CODE_OFFSET)
-    known = ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
-    raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype, 1, 23, 24, or one of {known}.")
+    raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype or a number, {_known()}.")
+
+
+def _known() -> str:
+    return "1, 23, 24, 45 or one of " + ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
 
 
 def dtype_of(value: torch.dtype) -> AclDtype | None:

@@ -1,6 +1,7 @@
-"""Two 4-bit elements in a byte along the last dimension, low nibble first.
+"""Packed 4-bit elements and scales in the operator's form, each with its inverse.
 
-Scales in the operator's form: channel scales as 64-bit words (A2/A3), E8M0 scales in pairs (950).
+Two 4-bit elements share a byte along the last dimension, low nibble first. Channel scales are 64-bit words (A2/A3),
+E8M0 scales come in pairs (950).
 """
 
 import torch

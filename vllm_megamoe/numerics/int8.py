@@ -1,9 +1,8 @@
-"""Roundings that torch has no name for.
-
-INT8: tokens before dispatch, activations before the second GEMM, weights at load, and the split for INT4 GEMMs.
+"""INT8: tokens before dispatch, activations before the second GEMM, weights at load, and the split for INT4 GEMMs.
 
 The device rounds in two different ways within one call (op kernel arch22): half away from zero at dispatch, half even
-before the second GEMM. The documents' [z] rounds half up in magnitude in both places (operator_readme.txt).
+before the second GEMM. The documents' [z] rounds half up in magnitude in both places (operator_readme.txt). Roundings
+that torch has no name for stand first.
 """
 
 from typing import Literal

@@ -1,6 +1,6 @@
-"""E4M3, E5M2 and E2M1: codes to values, and values to codes with half-even rounding and saturation.
+"""Microscaling formats (MX): E4M3, E5M2 and E2M1 codes in groups of 32 that share one power-of-two scale.
 
-Microscaling formats: groups of 32 along the last dimension share one power-of-two scale (E8M0, value 2^(byte-127)).
+Groups lie along the last dimension; a scale is E8M0, value 2^(byte-127). Codes are rounded half even and saturate.
 
 Both rules take the group's scale from the exponent of its largest magnitude alone, so values in the top binade above
 the format's largest one saturate (E4M3: 448 to 512). They differ in what they see of small groups:

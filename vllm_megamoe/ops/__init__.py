@@ -4,7 +4,8 @@
 Profiles, numerics and time-outs, which the signature has no place for, are set by `settings(...)`.
 """
 
-from vllm_megamoe.experts.convert import LayerOperands, transform_weights_for_mega_moe
+from vllm_megamoe.experts.convert import transform_weights_for_mega_moe
+from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.ops.api import get_symm_buffer_for_mega_moe, mega_moe
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import settings

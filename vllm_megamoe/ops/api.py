@@ -1,20 +1,16 @@
 """The two public functions, with the operator's own names, order and defaults."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from vllm_megamoe.ops.backend import resolve
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.ops.arguments import CallArguments, CreateArguments, WeightList
+from vllm_megamoe.ops.backend import backend_of
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.cann import adapter
 from vllm_megamoe.ops.settings import Settings, active_settings
-from vllm_megamoe.ops.twin.create import create_twin_buffer
-from vllm_megamoe.ops.twin.op import call_twin
-
-Weights = Sequence[Tensor] | Tensor
 
 
 def get_symm_buffer_for_mega_moe(
@@ -43,7 +39,7 @@ def get_symm_buffer_for_mega_moe(
         num_max_tokens_per_rank: most tokens that any rank brings to a call.
         num_topk: experts per token.
         hidden: H.
-        intermediate_hidden: recorded only; I, 2I and 0 are all in use.
+        intermediate_hidden: I, 2I or 0, all of which the documents use; another number than the weights' is rejected.
         max_recv_token_num: rows that this rank can receive in a call, 0 for as many as can come. Rows beyond it are
             dropped in silence, as on A2/A3; `expert_token_nums` still counts them.
         dispatch_quant_mode: 0 none (or x is quantised already), 2 int8 per token, 4 MX groups of 32.
@@ -54,49 +50,52 @@ def get_symm_buffer_for_mega_moe(
         combine_comm_mode: 1 merges a token's rows on each card before they are sent back.
 
     Raises:
-        OperatorError: an argument is out of range, or the experts do not divide over the ranks.
+        OperatorError: an argument is of another kind, out of range, or none that the profile's product takes.
+        ConfigError: HCCL_BUFFSIZE or another variable of the environment has a wrong value.
     """
     config = active_settings() or Settings()
-    arguments: dict[str, Any] = {
-        "max_recv_token_num": max_recv_token_num,
-        "dispatch_quant_mode": dispatch_quant_mode,
-        "dispatch_quant_out_dtype": dispatch_quant_out_dtype,
-        "combine_quant_mode": combine_quant_mode,
-        "comm_alg": comm_alg,
-        "topk_weights_type": topk_weights_type,
-        "combine_comm_mode": combine_comm_mode,
-    }
-    sizes = (num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
-    if resolve(config.backend) == "cann":
-        buffer: SymmBuffer = adapter.create_buffer(group, sizes, arguments)
-        return buffer
-    return create_twin_buffer(group, sizes, arguments, config)
+    arguments = CreateArguments(
+        group=group,
+        num_experts=num_experts,
+        num_max_tokens_per_rank=num_max_tokens_per_rank,
+        num_topk=num_topk,
+        hidden=hidden,
+        intermediate_hidden=intermediate_hidden,
+        max_recv_token_num=max_recv_token_num,
+        dispatch_quant_mode=dispatch_quant_mode,
+        dispatch_quant_out_dtype=dispatch_quant_out_dtype,
+        combine_quant_mode=combine_quant_mode,
+        comm_alg=comm_alg,
+        topk_weights_type=topk_weights_type,
+        combine_comm_mode=combine_comm_mode,
+    )
+    return backend_of(config).create(arguments, config)
 
 
 def mega_moe(
     x: Tensor,
     topk_ids: Tensor,
     topk_weights: Tensor,
-    l1_weights: Weights,
-    l2_weights: Weights,
+    l1_weights: WeightList,
+    l2_weights: WeightList,
     sym_buffer: SymmBuffer,
     *,
-    l1_weights_sf: Weights | None = None,
-    l2_weights_sf: Weights | None = None,
-    l1_bias: Weights | None = None,
-    l2_bias: Weights | None = None,
+    l1_weights_sf: WeightList | None = None,
+    l2_weights_sf: WeightList | None = None,
+    l1_bias: WeightList | None = None,
+    l2_bias: WeightList | None = None,
     x_active_mask: Tensor | None = None,
     activation: str = "swiglu",
     activation_clamp: float | None = None,
-    activation_params: Mapping[str, float] | None = None,
+    activation_params: Mapping[str, float] | Sequence[float] | None = None,
     weight1_type: torch.dtype | int | None = None,
     weight2_type: torch.dtype | int | None = None,
-    shared_l1_weights: Weights | None = None,
-    shared_l2_weights: Weights | None = None,
-    shared_l1_weights_sf: Weights | None = None,
-    shared_l2_weights_sf: Weights | None = None,
-    shared_l1_bias: Weights | None = None,
-    shared_l2_bias: Weights | None = None,
+    shared_l1_weights: WeightList | None = None,
+    shared_l2_weights: WeightList | None = None,
+    shared_l1_weights_sf: WeightList | None = None,
+    shared_l2_weights_sf: WeightList | None = None,
+    shared_l1_bias: WeightList | None = None,
+    shared_l2_bias: WeightList | None = None,
     scales: Tensor | None = None,
     shared_weight1_type: torch.dtype | int | None = None,
     shared_weight2_type: torch.dtype | int | None = None,
@@ -120,7 +119,8 @@ def mega_moe(
         x_active_mask: int8 [T], 0 for tokens that take no part.
         activation: swiglu, swiglustep, swigluoai or situglu.
         activation_clamp: limit of gate (above) and up (both sides); None and 0 for none.
-        activation_params: alpha and beta of swigluoai, beta and linear_beta of situglu.
+        activation_params: alpha and beta of swigluoai, beta and linear_beta of situglu, by name as the wrapper takes
+            them; or operator_readme.txt's list: [clamp], [clamp, alpha, beta], [beta] or [beta, linear_beta].
         weight1_type, weight2_type: element types that the carriers do not tell: 285 INT4 in int8, 296 FP4 in uint8.
         shared_l1_weights, ...: 0 to 4 experts that see all local tokens, unweighted, added after the routed sum.
         scales: E8M0 [T, ceil(H/32)] of an x that is quantised already.
@@ -132,33 +132,41 @@ def mega_moe(
         y [T, H], bf16 (float32 for a float32 x), and int32 [E]: rows routed to each local expert from all ranks.
 
     Raises:
-        ValueError: an unknown activation or parameter.
-        OperatorError: a call that the operator rejects; the message names the argument, its value and the rule.
+        OperatorError: a call that the operator rejects; the message names the argument, its value and the rule. On the
+            CPU the other ranks learn of it at once.
         PeerError: another rank is missing, out of step, configured differently, or failed in its call.
     """
-    arguments: dict[str, Any] = {
-        "l1_weights_sf": l1_weights_sf,
-        "l2_weights_sf": l2_weights_sf,
-        "l1_bias": l1_bias,
-        "l2_bias": l2_bias,
-        "x_active_mask": x_active_mask,
-        "activation": activation,
-        "activation_clamp": activation_clamp,
-        "activation_params": activation_params,
-        "weight1_type": weight1_type,
-        "weight2_type": weight2_type,
-        "shared_l1_weights": shared_l1_weights,
-        "shared_l2_weights": shared_l2_weights,
-        "shared_l1_weights_sf": shared_l1_weights_sf,
-        "shared_l2_weights_sf": shared_l2_weights_sf,
-        "shared_l1_bias": shared_l1_bias,
-        "shared_l2_bias": shared_l2_bias,
-        "scales": scales,
-        "shared_weight1_type": shared_weight1_type,
-        "shared_weight2_type": shared_weight2_type,
-        "shared_expert_quant_out_dtype": shared_expert_quant_out_dtype,
-    }
-    positional = (x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer)
-    if isinstance(sym_buffer, SymmBuffer):
-        return call_twin(*positional, **arguments)
-    return adapter.call(*positional, **arguments)
+    if not isinstance(sym_buffer, SymmBuffer):
+        raise OperatorError(
+            f"mega_moe: sym_buffer is a {type(sym_buffer).__name__}; expected the SymmBuffer that "
+            "vllm_megamoe.ops.get_symm_buffer_for_mega_moe returned. Make one and pass it."
+        )
+    arguments = CallArguments(
+        x=x,
+        topk_ids=topk_ids,
+        topk_weights=topk_weights,
+        l1_weights=l1_weights,
+        l2_weights=l2_weights,
+        sym_buffer=sym_buffer,
+        l1_weights_sf=l1_weights_sf,
+        l2_weights_sf=l2_weights_sf,
+        l1_bias=l1_bias,
+        l2_bias=l2_bias,
+        x_active_mask=x_active_mask,
+        activation=activation,
+        activation_clamp=activation_clamp,
+        activation_params=activation_params,
+        weight1_type=weight1_type,
+        weight2_type=weight2_type,
+        shared_l1_weights=shared_l1_weights,
+        shared_l2_weights=shared_l2_weights,
+        shared_l1_weights_sf=shared_l1_weights_sf,
+        shared_l2_weights_sf=shared_l2_weights_sf,
+        shared_l1_bias=shared_l1_bias,
+        shared_l2_bias=shared_l2_bias,
+        scales=scales,
+        shared_weight1_type=shared_weight1_type,
+        shared_weight2_type=shared_weight2_type,
+        shared_expert_quant_out_dtype=shared_expert_quant_out_dtype,
+    )
+    return sym_buffer.held.call(arguments)

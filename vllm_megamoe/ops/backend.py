@@ -1,22 +1,52 @@
-"""Who runs the operator: the CANN package on an NPU, else the CPU twin. Resolved once, logged once."""
+"""Who runs the operator: the CANN package on an NPU, else the CPU twin. Resolved once, logged once.
+
+Two backends stand side by side, `ops.cann` and `ops.twin`; neither imports the other, and only the one that is used is
+imported at all. A backend creates SymmBuffers; what it keeps for each (`SymmBuffer.held`) runs the calls and gives the
+memory back. The facts of a buffer and of a call, which the rules look at, are the same for both (`buffer`, `given`).
+"""
 
 import importlib.util
 import logging
 from functools import cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.ops.settings import Backend
+from vllm_megamoe.ops.arguments import CreateArguments
+from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.settings import Backend as Choice
+from vllm_megamoe.ops.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 Resolved = Literal["cann", "cpu"]
 
 
+class Backend(Protocol):
+    """What runs the operator."""
+
+    def create(self, arguments: CreateArguments, settings: Settings) -> SymmBuffer:
+        """A buffer on the communicator of `arguments.group`, whose `held` is this backend's.
+
+        Raises:
+            OperatorError: an argument that this backend, or the profile's product, rejects.
+        """
+
+
+def backend_of(settings: Settings) -> Backend:
+    """The backend that new buffers get; calls then follow their buffer, and nothing falls back at run time."""
+    if resolve(settings.backend) == "cann":
+        from vllm_megamoe.ops.cann import adapter
+
+        return adapter
+    from vllm_megamoe.ops.twin import buffers
+
+    return buffers
+
+
 @cache
-def resolve(backend: Backend) -> Resolved:
-    """The backend that new buffers get; calls then follow their buffer, and nothing falls back at run time.
+def resolve(backend: Choice) -> Resolved:
+    """The backend's name.
 
     Raises:
         OperatorError: `cann` was asked for by name on a machine that cannot run it.

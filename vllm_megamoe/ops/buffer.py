@@ -1,89 +1,78 @@
 """SymmBuffer: the configuration of the operator on one communicator, which every call needs.
 
-Attributes as in the operator's Python wrapper (op wrapper mega_moe.py). They are read at every call, so a
-changed attribute changes the next call, as on the device.
+Attributes as in the operator's Python wrapper (op wrapper mega_moe.py). They are read at every call, so a changed
+attribute changes the next call, as on the device. What a backend keeps for a buffer is the backend's own: `held`.
 """
 
-import itertools
+import gc
 import weakref
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layout.dtypes import normalise_dtype
+from vllm_megamoe.ops.arguments import CREATE, CallArguments, CreateArguments, DtypeArgument
+from vllm_megamoe.ops.rejection import is_capturing, raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings
 from vllm_megamoe.profiles.facts import BufferFacts
+from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.profiles.rules import broken_by_buffer
 
-_numbers = itertools.count(1)
-_live: "weakref.WeakValueDictionary[str, SymmBuffer]" = weakref.WeakValueDictionary()
+
+class Held(Protocol):
+    """What a backend keeps for one buffer, and what it does with it."""
+
+    def call(self, arguments: CallArguments) -> tuple[Tensor, Tensor]:
+        """Run `mega_moe` on this buffer, with its attributes as they are now."""
+
+    def destroy(self) -> None:
+        """Give back what the buffer holds."""
 
 
 class SymmBuffer:
-    """What `get_symm_buffer_for_mega_moe` returns; on the CPU it holds no memory of its own.
+    """What `get_symm_buffer_for_mega_moe` returns.
 
     Attributes:
         group: process group, None for a single rank.
         rank_id, ep_world_size, group_name: this rank's place.
-        num_experts, num_max_tokens_per_rank, num_topk, hidden: as given.
-        intermediate_hidden: recorded only; callers pass I, 2I or 0 (torch_api.txt examples).
-        max_recv_token_num, dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg,
-        topk_weights_type, combine_comm_mode: as given.
-        ccl_buffer_size: bytes of the window that the profile's product would have; 0 in profile `none`.
-        context, topo_type, rank_num_per_server: of the device; None, 0 (1 with topology `urma`) and all ranks here.
+        num_experts, num_max_tokens_per_rank, num_topk, hidden, max_recv_token_num, dispatch_quant_mode,
+        dispatch_quant_out_dtype, combine_quant_mode, comm_alg, topk_weights_type, combine_comm_mode: as given.
+        intermediate_hidden: as given: 0, I or 2I (torch_api.txt examples); the operator computes with the weights' own.
+        ccl_buffer_size: bytes of the window: on a device its own, on the CPU what the profile's product would have, 0
+            in profile `none`.
+        context, topo_type, rank_num_per_server: of the device; on the CPU None, 0 (1 with topology `urma`), all ranks.
         settings: those of its creation; a call outside of a `settings(...)` block follows them.
-        calls_completed, number, old_slots: the twin's own: calls so far, place among the group's buffers in order of
-            creation, and what landed in earlier calls where numerics.stale_slots is `old`.
-        created, siblings: configuration at its creation, and the live buffers of its communicator by number.
-        handle: name under which the custom op finds this object again.
+        held: the backend's own, nobody else's business.
     """
 
-    def __init__(
-        self,
-        group: ProcessGroup | None,
-        num_experts: int,
-        num_max_tokens_per_rank: int,
-        num_topk: int,
-        hidden: int,
-        intermediate_hidden: int,
-        *,
-        settings: Settings,
-        max_recv_token_num: int = 0,
-        dispatch_quant_mode: int = 0,
-        dispatch_quant_out_dtype: torch.dtype | int | None = None,
-        combine_quant_mode: int = 0,
-        comm_alg: str = "",
-        topk_weights_type: int = 0,
-        combine_comm_mode: int = 0,
-    ) -> None:
+    num_experts: int
+    num_max_tokens_per_rank: int
+    num_topk: int
+    hidden: int
+    intermediate_hidden: int
+    max_recv_token_num: int
+    dispatch_quant_mode: int
+    dispatch_quant_out_dtype: DtypeArgument
+    combine_quant_mode: int
+    comm_alg: str
+    topk_weights_type: int
+    combine_comm_mode: int
+    held: Held
+
+    def __init__(self, group: ProcessGroup | None, arguments: CreateArguments, settings: Settings) -> None:
         self.group = group
         self.rank_id: int = group.rank() if group is not None else 0
         self.ep_world_size: int = group.size() if group is not None else 1
         self.group_name: str = group.group_name if group is not None else ""
-        self.num_experts = num_experts
-        self.num_max_tokens_per_rank = num_max_tokens_per_rank
-        self.num_topk = num_topk
-        self.hidden = hidden
-        self.intermediate_hidden = intermediate_hidden
-        self.max_recv_token_num = max_recv_token_num
-        self.dispatch_quant_mode = dispatch_quant_mode
-        self.dispatch_quant_out_dtype = dispatch_quant_out_dtype
-        self.combine_quant_mode = combine_quant_mode
-        self.comm_alg = comm_alg
-        self.topk_weights_type = topk_weights_type
-        self.combine_comm_mode = combine_comm_mode
+        for argument in CREATE[1:]:
+            setattr(self, argument.name, getattr(arguments, argument.name))
         self.ccl_buffer_size = 0
         self.context: torch.Tensor | None = None
         self.topo_type = int(settings.found_profile.topology == "urma")
         self.rank_num_per_server = self.ep_world_size
         self.settings = settings
-        self.calls_completed = 0
-        self.number = 1
-        self.old_slots: torch.Tensor | None = None
-        self.created: BufferFacts | None = None
-        self.siblings: weakref.WeakValueDictionary[int, SymmBuffer] = weakref.WeakValueDictionary()
-        # A string, because torch.compile would turn an int that differs between layers into a symbol.
-        self.handle = f"buffer {next(_numbers)}"
-        _live[self.handle] = self
 
     def __repr__(self) -> str:
         return (
@@ -97,28 +86,103 @@ class SymmBuffer:
         """Routed experts that this rank holds."""
         return self.num_experts // self.ep_world_size
 
-    def oldest_facts(self) -> BufferFacts | None:
-        """Configuration of the communicator's oldest live buffer at its creation, None when there is none."""
-        return self.siblings[min(self.siblings)].created if self.siblings else None
-
     def destroy(self) -> None:
         """Give the buffer back; a second call does nothing. Later operator calls with it are rejected."""
-        self.old_slots = None
-        if self.siblings.get(self.number) is self:
-            del self.siblings[self.number]
-        _live.pop(self.handle, None)
+        communicator_of(self.group).drop(self)
+        self.held.destroy()
 
 
-def buffer_of(handle: str) -> SymmBuffer:
-    """The live buffer behind a handle.
+class Communicator:
+    """The buffers of one process group in this process, in order of creation.
+
+    Attributes:
+        made: buffers made so far, destroyed ones included.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._live: dict[int, tuple[weakref.ref[SymmBuffer], BufferFacts]] = {}
+
+    def add(self, buffer: SymmBuffer, facts: BufferFacts) -> int:
+        """Note a buffer with its configuration at creation; returns its number, from 1 on."""
+        self.made += 1
+        self._live[self.made] = (weakref.ref(buffer), facts)
+        return self.made
+
+    def drop(self, buffer: SymmBuffer) -> None:
+        """A destroyed buffer is in nobody's way."""
+        self._live = {number: held for number, held in self._live.items() if held[0]() is not buffer}
+
+    def oldest(self) -> BufferFacts | None:
+        """Configuration of the oldest buffer that somebody still holds, as it was created; None when there is none."""
+        self._live = {number: held for number, held in self._live.items() if held[0]() is not None}
+        return self._live[min(self._live)][1] if self._live else None
+
+    def number_of(self, buffer: SymmBuffer) -> int:
+        """A buffer's place in the order of creation, from 1 on; 0 for one that was destroyed or is being made."""
+        return next((number for number, (held, _) in self._live.items() if held() is buffer), 0)
+
+
+_communicators: "weakref.WeakKeyDictionary[Any, Communicator]" = weakref.WeakKeyDictionary()
+
+
+def communicator_of(group: Any) -> Communicator:
+    """The one of a process group; a single rank's buffers share nothing, so each has its own."""
+    return Communicator() if group is None else _communicators.setdefault(group, Communicator())
+
+
+def buffer_facts(buffer: SymmBuffer, *, new: bool = False) -> BufferFacts:
+    """The buffer as the rules see it, with its attributes as they are now.
+
+    Args:
+        buffer: whose attributes are of the right kinds (`arguments.check_create`).
+        new: whether it is being made: a call may stand in a captured graph, the creation may not.
+    """
+    communicator = communicator_of(buffer.group)
+    out = normalise_dtype(buffer.dispatch_quant_out_dtype, "dispatch_quant_out_dtype")
+    return BufferFacts(
+        ep_world_size=buffer.ep_world_size,
+        num_experts=buffer.num_experts,
+        num_max_tokens_per_rank=buffer.num_max_tokens_per_rank,
+        num_topk=buffer.num_topk,
+        hidden=buffer.hidden,
+        max_recv_token_num=buffer.max_recv_token_num,
+        dispatch_quant_mode=buffer.dispatch_quant_mode,
+        dispatch_quant_out_dtype=None if out is None else out.name,
+        combine_quant_mode=buffer.combine_quant_mode,
+        comm_alg=buffer.comm_alg,
+        topk_weights_type=buffer.topk_weights_type,
+        combine_comm_mode=buffer.combine_comm_mode,
+        rank_num_per_server=buffer.rank_num_per_server,
+        buffers_before=communicator.made if new else max(communicator.number_of(buffer) - 1, 0),
+        capturing=new and is_capturing(),
+        earlier=communicator.oldest(),
+    )
+
+
+WRAPPERS_DTYPES = (torch.int8, torch.float8_e5m2, torch.float8_e4m3fn)
+"""What the wrapper's table of output types has (torch_api.txt; op wrapper mega_moe.py, _TORCH_DTYPE_TO_INT)."""
+
+
+def check_new(buffer: SymmBuffer, profile: Profile) -> BufferFacts:
+    """Reject a buffer that the profile's product does not make; returns its facts.
 
     Raises:
-        OperatorError: it was destroyed, or its last reference is gone.
+        OperatorError: naming argument, value, rule, source and remedy.
     """
-    found = _live.get(handle)
-    if found is None:
-        raise OperatorError(
-            f"sym_buffer: {handle} was destroyed, or nothing holds it any more; keep the object that "
-            "get_symm_buffer_for_mega_moe returned, undestroyed, for as long as calls are made."
-        )
-    return found
+    facts = buffer_facts(buffer, new=True)
+    if profile.product == "none":
+        return facts
+    broken = broken_by_buffer(profile, facts)
+    if broken and facts.earlier is not None:
+        # An error's traceback holds the frames of the failed call, and they its buffer, though nobody uses it any more.
+        gc.collect()
+        facts = buffer_facts(buffer, new=True)
+        broken = broken_by_buffer(profile, facts)
+    raise_broken(broken)
+    out = buffer.dispatch_quant_out_dtype
+    if isinstance(out, torch.dtype) and out not in WRAPPERS_DTYPES:
+        rule = f"{', '.join(map(str, WRAPPERS_DTYPES))}, None or a number with profile {profile.name}"
+        source = "torch_api.txt and op wrapper mega_moe.py, _TORCH_DTYPE_TO_INT"
+        raise rejection("dispatch_quant_out_dtype", out, rule, source, "Pass None for BF16 rows, 296 for packed FP4.")
+    return facts

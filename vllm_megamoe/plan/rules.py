@@ -100,13 +100,6 @@ def routes(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
 
 def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
     """What the surrounding model does with the rows must match a layer whose output is complete per token."""
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
-        yield Violation(
-            layer.name,
-            "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
-            "a model that splits its rows over the tensor-parallel ranks (sequence-parallel MoE)",
-            "Use tensor parallelism or data parallelism alone with this model.",
-        )
     if layer.router_weight_on_input:
         yield Violation(
             layer.name,
@@ -121,6 +114,13 @@ def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]
             "a layer that may return finished rows; they would be counted once per rank",
             "Turn off the fused all-reduce, or serve without --quantization megamoe.",
         )
+    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
+        yield Violation(
+            layer.name,
+            "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
+            "a model that splits its rows over the tensor-parallel ranks (sequence-parallel MoE)",
+            "Use tensor parallelism or data parallelism alone with this model.",
+        )
 
 
 ENGINE_RULES: tuple[EngineRule, ...] = (parallel, dtype, features, modes)
@@ -133,5 +133,5 @@ def of_engine(engine: EngineFacts, profile: Profile, options: Options) -> list[V
 
 
 def of_layer(engine: EngineFacts, layer: MoeFacts) -> list[Violation]:
-    """What a layer breaks, whatever its product is."""
+    """What a layer breaks in this engine, whatever the product is."""
     return [violation for rule in LAYER_RULES for violation in rule(engine, layer)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
+from vllm_megamoe.profiles.profile import REVISIONS
 
 _GIB, _MIB = 1 << 30, 1 << 20
 
@@ -12,6 +13,8 @@ def render(plan: Plan) -> str:
     engine = plan.engine
     ranks = f"tensor parallel {engine.tensor_parallel}, data parallel {engine.data_parallel}, {engine.ep_size} ranks"
     lines = [f"megamoe plan: profile {plan.profile.name}{_topology(plan)}, {ranks}, {len(plan.layers)} MoE layers"]
+    if plan.profile.product != "none":
+        lines.append(f"  of profiles {REVISIONS}")
     for kind in kinds(plan.layers):
         lines += [f"  {line}" for line in _block(kind)]
     weights = sum(layer.weight_bytes for layer in plan.layers)

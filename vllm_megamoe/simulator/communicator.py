@@ -1,12 +1,9 @@
-"""The context tensor: what a buffer tells the kernel about its communicator (op struct CommContext).
+"""HCCL communicators: one a process group, with the window that it owns, and the context that tells a kernel of both.
 
-int32 [4100]: u32 rank, u32 ranks per server, u64 context address, u64 [1024] windows, u64 [1024] handles.
-
-Memory that rows of other ranks land in, found by its address as the kernel finds it.
-
-It is never cleared between calls: what nobody wrote in this call is what an earlier call left, of whichever buffer.
-
-HCCL communicators: one a process group, with the window that it owns from its creation on.
+- `Memory`: what rows of other ranks land in, found by its address as the kernel finds it. It is never cleared between
+  calls: what nobody wrote in this call is what an earlier call left, of whichever buffer.
+- The context tensor (op struct CommContext), int32 [4100]: u32 rank, u32 ranks per server, u64 context address,
+  u64 [1024] windows, u64 [1024] handles.
 """
 
 import itertools

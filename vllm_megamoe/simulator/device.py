@@ -3,14 +3,14 @@
 from functools import cache
 from types import ModuleType
 
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.simulator.communicator import Communicators
+from vllm_megamoe.simulator.kernel.read import refuse
 from vllm_megamoe.simulator.npu import make_small_torch_npu
-from vllm_megamoe.simulator.package.buffer import as_module
-from vllm_megamoe.simulator.package.head import Head
-from vllm_megamoe.simulator.package.release_9_1 import Release
+from vllm_megamoe.simulator.package import make_operators
 
 
 class Device:
@@ -28,16 +28,18 @@ class Device:
     def __init__(self, name: str) -> None:
         self.profile = find_profile(name)
         self.communicators = Communicators(self.profile)
-        revision = Release if self.profile.revision == "9.1" else Head
-        operators = revision(self.profile, self.communicators)
         self.modules: dict[str, ModuleType] = {
             "torch_npu": make_small_torch_npu(),
-            "cann_ops_transformer.ops": as_module(operators.get_symm_buffer_for_mega_moe, operators.mega_moe),
+            "cann_ops_transformer.ops": make_operators(self.profile, self.communicators),
         }
 
     def make_communicator(self, group: ProcessGroup) -> None:
         """As `group._get_backend(npu).get_hccl_comm_name(rank)` does: afterwards the communicator exists."""
         self.communicators.make(group)
+
+    def refuse(self, context: Tensor, error: Exception) -> None:
+        """Tell the other ranks of a call on a buffer's context that the adapter rejects: they must not wait for it."""
+        refuse(context, error)
 
 
 @cache

@@ -1,10 +1,8 @@
-"""One call as the operator's host code gets it, below the Python wrapper (op csrc, npu_mega_moe).
+"""One call as the operator's host code gets it, below the Python wrapper, and the checks that it makes.
 
-A call as the host checks see it: element types, formats and sizes read off the tensors (op csrc, mega_moe.cpp).
-
-The device's own host checks: what they reject comes as RuntimeError, what they miss goes through.
-
-Rules of the product that the device breaks in silence are left out here: the simulated kernel shows what comes of them.
+`OperatorArguments` are those of the operator's schema (op csrc, npu_mega_moe). Element types, formats and sizes are
+read off the tensors as mega_moe.cpp does. What the device's own checks reject comes as RuntimeError; what they miss
+goes through, and the simulated kernel shows what comes of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +15,11 @@ from vllm_megamoe.acl import AclDtype, AclFormat, format_for_packed
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.cast import format_of
 from vllm_megamoe.layout.dtypes import dtype_of, normalise_dtype
+from vllm_megamoe.ops.arguments import CALL, DtypeArgument
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
 
-DtypeArgument = torch.dtype | int | None
 Tensors = Sequence[Tensor] | None
 
 
@@ -72,11 +70,7 @@ class OperatorArguments:
                 )
 
 
-_LISTS = frozenset(
-    name
-    for name in OperatorArguments.__dataclass_fields__
-    if name.startswith(("weight_scales", "bias", "shared_")) or name in ("weight1", "weight2")
-)
+_LISTS = frozenset(argument.schema for argument in CALL if argument.kind in ("weights", "side"))
 
 
 PACKED = (AclDtype.INT4, AclDtype.FLOAT4_E2M1)

@@ -1,31 +1,44 @@
-"""The one kind of failure that the demo reports without a traceback.
+"""A program that runs in a session of its own, with its output in a log, and that ends together with all it started.
 
-Ctrl-C, SIGTERM and SIGHUP become one exception, which never strikes while a process is started or ended.
+The session is what finds its descendants again: they keep it when their parent dies, also in another process group.
 
-What a log says last, for people who wait.
+Signals: after `interrupts.install()`, Ctrl-C, SIGTERM and SIGHUP become one exception, `Interrupted`, which never
+strikes while a program is started or ended. So no moment exists in which a program runs and nobody would end it.
+Without `install()` nothing of the caller's signal handling changes.
 
-A program of our own and all that it starts: begun together, ended together, none left behind.
+Failures: `HarnessError` says what did not do what it should; `failed` adds the log's end and the first error in it,
+because a worker's exception ends the engine, which ends the server, and each writes a traceback of its own.
 """
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from vllm_megamoe.errors import MegaMoeError
 
+_GRACE_S = 20.0  # for a server to end its workers
+_SHORT_GRACE_S = 4.0  # the same when somebody waits for the prompt; a server that is still starting may need longer
+_ORPHAN_S = 1.0  # for processes whose parent has ended
+_KILL_S = 10.0  # for SIGKILL to take effect
+_TAIL_LINES = 30
 
-class DemoError(MegaMoeError, RuntimeError):
-    """A step of the demo went wrong. The message says which, what happened and what to do."""
+# At the line's beginning or right after a prefix, `(Worker pid=7) ERROR 01-31 12:00:00 [worker.py:9] ValueError: ...`
+_ERROR = re.compile(r"(?:^|[\])] )(?:\w+\.)*(\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
+
+
+class HarnessError(MegaMoeError, RuntimeError):
+    """Something that was started did not do what it should. The message says what happened and what to do."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the demo to end."""
+    """A signal asked us to end; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -63,68 +76,38 @@ class _Interrupts:
 
 interrupts = _Interrupts()
 
-
-_VLLM_LINE = re.compile(r"(?:INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[[^\]]+\] (.*)")
-_DULL = re.compile(r"Route: |Available routes|\W*$|[ ▄▀█]*(version|model) ")
-# At the line's beginning or right after a prefix, `(Worker pid=7) ERROR 01-31 12:00:00 [worker.py:9] ValueError: ...`
-_ERROR = re.compile(r"(?:^|[\])] )(?:\w+\.)*(\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
-_READ_BYTES = 16_384
-
-
-def last_message(log: Path, width: int = 70) -> str:
-    """Return the last message of vLLM's in a log, without its prefix and cut to `width`; "" when there is none."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _READ_BYTES))
-        text = file.read().decode("utf-8", errors="replace")
-    messages = [found[1].strip() for found in _VLLM_LINE.finditer(text) if not _DULL.match(found[1])]
-    if not messages:
-        return ""
-    return messages[-1] if len(messages[-1]) <= width else messages[-1][: width - 1] + "…"
-
-
-def first_error(text: str) -> str:
-    """Return the first exception that a log tells of, "" when there is none: what follows is mostly its echo.
-
-    A worker's exception ends the engine, which ends the server, and each writes a traceback of its own.
-    """
-    found = _ERROR.search(text)
-    return found[1] if found else ""
-
-
-_GRACE_S = 20.0  # for a server to end its workers
-_SHORT_GRACE_S = 4.0  # the same when somebody waits for the prompt; a server that is still starting may need longer
-_ORPHAN_S = 1.0  # for processes whose parent has ended
-_KILL_S = 10.0  # for SIGKILL to take effect
-_TAIL_LINES = 30
-
-
 _running: list["OwnProcess"] = []
 
 
 def stop_all() -> None:
-    """End whatever a signal kept from being ended where it was started: the last thing that the demo does."""
+    """End whatever a signal kept from being ended where it was started: the last thing that a program does."""
     for process in list(_running):
         process.stop(_SHORT_GRACE_S)
 
 
 class OwnProcess:
-    """Runs a command in a session of its own, with its output in a file; use it as a context.
+    """Runs a command in a session of its own, its output in a file; use it as a context, or call `stop`.
 
-    The session is what finds its descendants again: they keep it when their parent dies.
+    Args:
+        command: the program and its arguments.
+        log: where its standard output and error go; an older file is replaced.
+        environment: all of it; nothing of the caller's is added.
+        pass_fds: file descriptors that the program inherits under the same numbers.
     """
 
-    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], *, pass_fds: Sequence[int] = ()
+    ) -> None:
         self.log = log
         with interrupts.held(), log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, **environment},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
             _running.append(self)
 
@@ -140,6 +123,18 @@ class OwnProcess:
         """Return the program's exit code, None while it runs."""
         return self._process.poll()
 
+    def wait(self, limit_s: float) -> int:
+        """Return the exit code once the program has ended by itself.
+
+        Raises:
+            HarnessError: it has not ended after `limit_s` seconds; it still runs then.
+        """
+        _wait(lambda: self.exit_code() is not None, limit_s, impatient=False)
+        code = self.exit_code()
+        if code is None:
+            raise self.failed(f"not done after {limit_s:g} s")
+        return code
+
     def members(self) -> list[int]:
         """Return the ids of all living processes of the session."""
         return session_members(self._process.pid)
@@ -147,10 +142,15 @@ class OwnProcess:
     def stop(self, grace_s: float = _GRACE_S) -> None:
         """End the session: SIGTERM for the program, then SIGKILL for whoever is left; a second Ctrl-C skips the grace.
 
-        Raises DemoError with the ids of processes that survive even that.
+        Args:
+            grace_s: seconds that the program has after SIGTERM; 0 kills at once.
+
+        Raises:
+            HarnessError: with the ids of processes that survive even that.
         """
         with interrupts.held():
-            if self.exit_code() is None:
+            blocks = {block for member in self.members() for block in _shared_memory(member)}
+            if self.exit_code() is None and grace_s > 0:
                 self._process.terminate()
                 _wait(lambda: self.exit_code() is not None, grace_s, impatient=True)
                 _wait(lambda: not self.members(), _ORPHAN_S, impatient=True)
@@ -163,18 +163,42 @@ class OwnProcess:
                 _kill(member)
             _wait(lambda: self.exit_code() is not None and not self.members(), _KILL_S, impatient=False)
             left = self.members()
-            if not left and self in _running:
-                _running.remove(self)
+            if not left:
+                for block in blocks:
+                    block.unlink(missing_ok=True)
+                if self in _running:
+                    _running.remove(self)
         if left:
-            raise DemoError(f"processes {left} cannot be ended; look at them with `ps -fp {','.join(map(str, left))}`")
+            raise HarnessError(
+                f"processes {left} cannot be ended; look at them with `ps -fp {','.join(map(str, left))}`"
+            )
 
-    def failed(self, what: str) -> DemoError:
-        """Return the error that says `what` and shows the end of the log and the first error in it."""
-        text = self.log.read_text(encoding="utf-8", errors="replace")
-        tail = "\n".join(f"    | {line}" for line in text.rstrip().splitlines()[-_TAIL_LINES:])
-        cause = first_error(text)
-        told = f"\n  first error in it: {cause}" if cause else ""
-        return DemoError(f"{what} (exit code {self.exit_code()})\n{tail}\n  whole log: {self.log}{told}")
+    def failed(self, what: str) -> HarnessError:
+        """Return the error that says `what`, with the exit code, the log's end and the first error in it."""
+        code = self.exit_code()
+        state = "still running" if code is None else f"exit code {code}"
+        return HarnessError(f"{what} ({state})\n{end_of(self.log)}")
+
+
+def end_of(log: Path) -> str:
+    """Return a log's last lines, where the whole of it is, and the first error in it: lines for an error's text."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    tail = "\n".join(f"    | {line}" for line in text.rstrip().splitlines()[-_TAIL_LINES:])
+    cause = first_error(text)
+    return f"{tail}\n  whole log: {log}" + (f"\n  first error in it: {cause}" if cause else "")
+
+
+def first_error(text: str) -> str:
+    """Return the first exception that a log tells of, "" when there is none: what follows is mostly its echo."""
+    found = _ERROR.search(text)
+    return found[1] if found else ""
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def session_members(session: int) -> list[int]:
@@ -203,6 +227,15 @@ def _wait(is_over: Callable[[], bool], limit_s: float, *, impatient: bool) -> No
     end = time.monotonic() + limit_s
     while not is_over() and time.monotonic() < end and not (impatient and interrupts.pending):
         time.sleep(0.05)
+
+
+def _shared_memory(member: int) -> set[Path]:
+    """The named blocks of shared memory that a process has mapped; vLLM's CPU workers leave theirs when they end."""
+    try:
+        maps = Path(f"/proc/{member}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it ended while we looked
+        return set()
+    return {Path(line[line.index("/dev/shm/") :]) for line in maps.splitlines() if "/dev/shm/" in line}
 
 
 def _is_resource_tracker(member: int) -> bool:

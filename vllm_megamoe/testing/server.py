@@ -1,33 +1,39 @@
-"""The demo's HTTP client: OpenAI's API as vLLM serves it, over the standard library.
+"""`vllm serve` on a free port for as long as a context is open, and a client for OpenAI's API as vLLM serves it.
 
-A line that shows how long something takes, and what it last said.
-
-Starts `vllm serve` and waits until it is healthy.
+The client needs the standard library alone. A server's log tells in vLLM's words what it does; `stage` says it in ours,
+and falls back to the first of our sentences where a version of vLLM logs other lines.
 """
 
 import json
 import shlex
-import socket
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+from vllm_megamoe.testing.process import HarnessError, OwnProcess, free_port
 
-from vllm_megamoe.testing.process import DemoError, OwnProcess, last_message
-
-_TIMEOUT_S = 300.0
 PRINTABLE = list(range(32, 127))
 """Token ids of printable ASCII in the demo's tokenizer. The weights are random, so the answers are noise; kept to
 these tokens, the noise does no harm to a terminal."""
+
+_ANSWER_LIMIT_S = 300.0
+_START_LIMIT_S = 900.0
+_LOOK_EVERY_S = 0.5
+
+_STARTING = "vLLM starts: every process imports PyTorch and vLLM"
+_STAGES = (
+    ("Starting to load model", "the workers build the model and load its weights"),
+    ("Warming up model for the compilation", "vLLM compiles the model with g++ and keeps the result for later runs"),
+    ("init engine (profile", "the engine is ready, the HTTP server starts"),
+)
+"""Text in the log of vLLM 0.32 -> what happens from then on, in the order in which it happens."""
 
 # A proxy that the environment names has no business between us and 127.0.0.1.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,7 +41,10 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Talks to one server about one model."""
+    """Talks to one server about one model.
+
+    Its requests raise HarnessError with the server's answer, or that there was none.
+    """
 
     url: str
     model: str
@@ -95,80 +104,73 @@ class Client:
         data = json.dumps({"model": self.model, **body}).encode()
         request = urllib.request.Request(f"{self.url}{path}", data, {"Content-Type": "application/json"})
         try:
-            answer: HTTPResponse = _opener.open(request, timeout=_TIMEOUT_S)
+            answer: HTTPResponse = _opener.open(request, timeout=_ANSWER_LIMIT_S)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")[:2000]
-            raise DemoError(f"{path}: the server answered {error.code}: {text}") from error
+            raise HarnessError(f"{path}: the server answered {error.code}: {text}") from error
         except OSError as error:
-            raise DemoError(f"{path}: no answer from {self.url}: {error}; its log tells why") from error
+            raise HarnessError(f"{path}: no answer from {self.url}: {error}; its log tells why") from error
         return answer
 
 
-_PLAIN_INTERVAL_S = 15.0
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`vllm serve MODEL OPTIONS` on 127.0.0.1, not started yet; the port was free when this was made."""
+
+    model: Path
+    options: tuple[str, ...]
+    log: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def command(self) -> list[str]:
+        return ["vllm", "serve", str(self.model), *self.options, "--host", "127.0.0.1", "--port", str(self.port)]
+
+    @property
+    def command_line(self) -> str:
+        """The command as a shell takes it."""
+        return shlex.join(self.command)
+
+    @contextmanager
+    def running(
+        self, environment: Mapping[str, str], tell: Callable[[str], None] = lambda stage: None
+    ) -> Iterator[Client]:
+        """Run the server for as long as the context is open, and give a client for it once it is healthy.
+
+        The server and all its workers are gone when the context closes.
+
+        Args:
+            environment: all of the server's environment.
+            tell: called twice a second with what the server does, until it is healthy.
+
+        Raises:
+            HarnessError: with the log's end when the server ends, or is not healthy in time.
+        """
+        client = Client(f"http://127.0.0.1:{self.port}", str(self.model))
+        with OwnProcess([str(_executable()), *self.command[1:]], self.log, environment) as process:
+            _wait_until_healthy(process, client, tell)
+            yield client
 
 
-@contextmanager
-def waiting(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the seconds so far and a detail: one line redrawn on a terminal, else one at times."""
-    start = time.monotonic()
-    last_plain = start
-
-    def show(detail: str) -> None:
-        nonlocal last_plain
-        seconds = time.monotonic() - start
-        if console.is_terminal:
-            status.update(f"{what} [bold]{seconds:.0f} s[/]  [dim]{escape(detail)}[/]")
-        elif time.monotonic() - last_plain >= _PLAIN_INTERVAL_S:
-            last_plain = time.monotonic()
-            console.print(f"    {seconds:.0f} s  {escape(detail)}", highlight=False)
-
-    with console.status(what) as status:
-        yield show
-    console.print(f"    done in {time.monotonic() - start:.0f} s", highlight=False)
+def stage(log_text: str) -> str:
+    """Return what a server does, by its log: the last of our sentences whose mark is there."""
+    reached = [words for mark, words in _STAGES if mark in log_text]
+    return reached[-1] if reached else _STARTING
 
 
-_START_LIMIT_S = 900.0
-
-
-@contextmanager
-def serving(
-    console: Console, model: Path, options: list[str], log: Path, environment: Mapping[str, str]
-) -> Iterator[Client]:
-    """Run `vllm serve MODEL OPTIONS` on a free port for as long as the context is open, and give a client for it.
-
-    The server and all its workers are gone when the context closes. Raises DemoError with the log's end when the
-    server ends, or is not healthy in time.
-    """
-    command = ["vllm", "serve", str(model), *options, "--host", "127.0.0.1", "--port", str(_free_port())]
-    console.print(f"    {shlex.join(command)}", style="bold", highlight=False, soft_wrap=True)
-    console.print(f"    its log: {log}", highlight=False, soft_wrap=True)
-    client = Client(f"http://127.0.0.1:{command[-1]}", str(model))
-    with OwnProcess([str(_executable()), *command[1:]], log, environment) as server:
-        _wait(console, server, client)
-        yield client
-        console.print("    stopping the server", highlight=False)
-
-
-def _wait(console: Console, server: OwnProcess, client: Client) -> None:
+def _wait_until_healthy(process: OwnProcess, client: Client, tell: Callable[[str], None]) -> None:
     end = time.monotonic() + _START_LIMIT_S
-    with waiting(console, "    waiting for the server") as show:
-        while not client.is_healthy():
-            if server.exit_code() is not None:
-                raise server.failed("the server ended before it was healthy")
-            if time.monotonic() > end:
-                raise server.failed(f"the server was not healthy after {_START_LIMIT_S:.0f} s")
-            show(last_message(server.log))
-            time.sleep(0.5)
+    while not client.is_healthy():
+        if process.exit_code() is not None:
+            raise process.failed("the server ended before it was healthy")
+        if time.monotonic() > end:
+            raise process.failed(f"the server was not healthy after {_START_LIMIT_S:.0f} s")
+        tell(stage(process.log.read_text(encoding="utf-8", errors="replace")))
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _executable() -> Path:
     path = Path(sys.executable).with_name("vllm")
     if not path.exists():
-        raise DemoError(f"there is no {path}; run the demo with `make demo`, which sets up an environment with vLLM")
+        raise HarnessError(f"there is no {path}; start this in an environment with vLLM, which `make .venv` sets up")
     return path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

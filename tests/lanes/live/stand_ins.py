@@ -14,6 +14,8 @@ from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.models import registry
 from vllm.transformers_utils import config as vllm_configs
 
+from vllm_megamoe.lanes.quant_config import MegaMoeConfig
+
 
 class NoKernel(FusedMoEMethodBase):
     """A method that holds no weights: vLLM's own one for the CPU rejects activations that it has no kernel for."""
@@ -48,9 +50,15 @@ def pretend() -> None:
 
 
 def install() -> None:
-    """Put all of them in place, once per process."""
+    """Put all of them in place, once per process; our own method stays itself."""
     pretend()
-    RoutedExperts._get_quant_method = lambda layer, prefix, quant_config, moe_config: NoKernel(moe_config)
+    vllms_own = RoutedExperts._get_quant_method
+
+    def method(layer: Any, prefix: str, quant_config: Any, moe_config: Any) -> Any:
+        ours = isinstance(quant_config, MegaMoeConfig)
+        return vllms_own(layer, prefix, quant_config, moe_config) if ours else NoKernel(moe_config)
+
+    RoutedExperts._get_quant_method = method
     # vLLM looks at each model's class in a process of its own, which takes seconds for each; here it may import it.
     registry._run_in_subprocess = lambda look: look()
 
@@ -58,4 +66,6 @@ def install() -> None:
 def know(model_type: str) -> None:
     """Give transformers a plain config class for a model whose own class comes with its checkpoint."""
     if model_type not in CONFIG_MAPPING and model_type not in vllm_configs._CONFIG_REGISTRY:
-        AutoConfig.register(model_type, type(model_type, (PretrainedConfig,), {"model_type": model_type}))
+        # In this module by its name, so that a config that holds one can be pickled.
+        globals()[model_type] = type(model_type, (PretrainedConfig,), {"model_type": model_type})
+        AutoConfig.register(model_type, globals()[model_type])

@@ -20,11 +20,13 @@ from vllm_megamoe.plan.model import Speculation
 from vllm_megamoe.plan.options import KEY, Options
 from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 from vllm_megamoe.plan.read_config.architectures import in_vllm
-from vllm_megamoe.profiles.profile import Profile, find_profile
+from vllm_megamoe.profiles.profile import REVISIONS, Profile, find_profile
 
 
-def notes_of(model: Model, line: ServeLine | None, engine: EngineFacts) -> Iterator[str]:
-    """Sentences about the model, the engine and the command line."""
+def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: EngineFacts) -> Iterator[str]:
+    """Sentences about the model, the profile, the engine and the command line."""
+    if profile.product != "none":
+        yield f"Of profiles {REVISIONS}."
     yield from _vllms_of(model)
     yield from model.facts.notes
     for each in model.formats:
@@ -137,7 +139,7 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
         hccl_buffsize_mb=hccl_of(plan),
         wire=wire_of(plan),
         violations=tuple(wrong),
-        notes=(*unread, *notes_of(model, setting.line, setting.engine)),
+        notes=(*unread, *notes_of(model, setting.profile, setting.line, setting.engine)),
         corrections=steps,
         command=write_line(line) if setting.line is not None or not wrong else None,
     )
@@ -214,7 +216,7 @@ def _without_experts(model: Model, setting: _Setting, line: ServeLine | None, un
         holds=True,
         profile=setting.profile.name,
         topology=setting.profile.topology,
-        notes=(*unread, *notes_of(model, line, setting.engine)),
+        notes=(*unread, *notes_of(model, setting.profile, line, setting.engine)),
     )
 
 

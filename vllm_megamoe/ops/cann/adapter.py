@@ -1,7 +1,9 @@
-"""Thin adapter to `cann_ops_transformer.ops`: passes on what the installed revision takes, rejects the rest by name.
+"""Adapter to `cann_ops_transformer.ops`: passes on what the installed revision takes, rejects the rest by name.
 
 The public arguments are those of the newest revision. Older ones lack some; an argument they lack is left out while it
-has its default, since that is what they do anyway.
+has its default, since that is what they do anyway. Where a profile is set, its rules are looked at first, from metadata
+of the tensors alone: what the package rejects anyway comes with a remedy, what the device gets wrong without a word is
+rejected at all.
 """
 
 import importlib
@@ -17,7 +19,23 @@ from torch import Tensor
 
 from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.ops.cann.judge import check_call, checked_creation, remember
+from vllm_megamoe.numerics.activations import named_parameters
+from vllm_megamoe.ops.arguments import (
+    CALL,
+    CREATE,
+    Argument,
+    CallArguments,
+    CreateArguments,
+    check_create,
+    check_kinds,
+    tensors_of,
+)
+from vllm_megamoe.ops.buffer import SymmBuffer, buffer_facts, check_new, communicator_of
+from vllm_megamoe.ops.facts import call_facts, check_orientation, check_width, judge
+from vllm_megamoe.ops.given import read_arguments
+from vllm_megamoe.ops.rejection import raise_broken, rejection
+from vllm_megamoe.ops.settings import Settings, active_settings
+from vllm_megamoe.profiles.profile import Profile, find_profile
 
 if TYPE_CHECKING:
     from vllm_megamoe.simulator.device import Device
@@ -26,28 +44,8 @@ PACKAGE = "cann_ops_transformer.ops"
 FP4_CODE = 296
 """The wrapper knows no torch dtype for packed FP4; ACL's number + 256 works (op csrc, GetAclDataType)."""
 
-_LISTS = (
-    "l1_weights_sf",
-    "l2_weights_sf",
-    "l1_bias",
-    "l2_bias",
-    "shared_l1_weights",
-    "shared_l2_weights",
-    "shared_l1_weights_sf",
-    "shared_l2_weights_sf",
-    "shared_l1_bias",
-    "shared_l2_bias",
-)
-_DEFAULTS: dict[str, Any] = {
-    "max_recv_token_num": 0,
-    "dispatch_quant_mode": 0,
-    "combine_quant_mode": 0,
-    "comm_alg": "",
-    "topk_weights_type": 0,
-    "combine_comm_mode": 0,
-    "activation": "swiglu",
-}
-"""Defaults that are not None (torch_api.txt, operator_readme.txt)."""
+_OWN = ("group_name", "rank_id", "ccl_buffer_size", "context", "topo_type", "rank_num_per_server")
+"""What the package finds out for its buffer; older revisions lack some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +79,30 @@ def npu_is_present() -> bool:
     return bool(torch_npu.npu.is_available())
 
 
-def create_buffer(group: Any, sizes: tuple[int, ...], arguments: Mapping[str, Any]) -> Any:
-    """The operator's own SymmBuffer.
+def create(arguments: CreateArguments, settings: Settings) -> SymmBuffer:
+    """A SymmBuffer around the package's own.
 
     Raises:
-        OperatorError: no group, or an argument that this revision does not have.
+        OperatorError: no group, an argument that this revision does not have, or what the profile's product rejects.
     """
+    group = arguments.group
     if group is None or isinstance(group, str):
         raise OperatorError(
             f"get_symm_buffer_for_mega_moe: group={group!r}; expected the torch.distributed process group (backend "
             "hccl) of the communicator. A single NPU needs a group too; for one process without NPU take "
             "settings(backend='cpu')."
         )
-    given = dict(arguments)
+    check_create(arguments, late=False)
+    given = {argument.name: getattr(arguments, argument.name) for argument in CREATE[1:]}
     given["dispatch_quant_out_dtype"] = _out_dtype(given["dispatch_quant_out_dtype"])
-    expected = _sayable("get_symm_buffer_for_mega_moe", given, installed().create_names)
-    with checked_creation(group, sizes, given):
-        make_communicator(group)
-        return remember(installed().create(group, *sizes, **expected))
+    expected = _sayable(CREATE, given, installed().create_names)
+    buffer = SymmBuffer(group, arguments, settings)
+    facts = check_new(buffer, settings.found_profile)
+    make_communicator(group)
+    buffer.held = held = PackagesBuffer(installed().create(group, **expected))
+    held.tell(buffer)
+    communicator_of(group).add(buffer, facts)
+    return buffer
 
 
 def make_communicator(group: Any) -> None:
@@ -111,34 +115,111 @@ def make_communicator(group: Any) -> None:
     group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
 
 
-def call(
-    x: Tensor,
-    topk_ids: Tensor,
-    topk_weights: Tensor,
-    l1_weights: Any,
-    l2_weights: Any,
-    sym_buffer: Any,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor]:
-    """Run the operator of this machine.
+class PackagesBuffer:
+    """The package's own SymmBuffer behind a public one.
+
+    Attributes:
+        own: of the package; None once it was destroyed.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        self._context = getattr(own, "context", None)
+        self._seen: dict[str, Any] = {}
+
+    def tell(self, buffer: SymmBuffer) -> None:
+        """Copy what the package found out into the public buffer's attributes."""
+        for name in _OWN:
+            found = getattr(self.own, name, getattr(buffer, name))
+            setattr(buffer, name, getattr(found, "value", found))
+        self._seen = {name: getattr(buffer, name) for name in (*(a.name for a in CREATE[1:]), *_OWN)}
+
+    def _pass_on(self, buffer: SymmBuffer) -> None:
+        """Copy attributes that the caller has changed since into the package's buffer, which reads them at every call.
+
+        Raises:
+            OperatorError: this revision has no such attribute.
+        """
+        for name, seen in self._seen.items():
+            now = getattr(buffer, name)
+            if now is seen or (not isinstance(now, Tensor) and now == seen):
+                continue
+            if not hasattr(self.own, name):
+                raise _lacking("get_symm_buffer_for_mega_moe", [f"{name}={now!r}"], installed().create_names)
+            setattr(self.own, name, _out_dtype(now))
+            self._seen[name] = now
+
+    def call(self, arguments: CallArguments) -> tuple[Tensor, Tensor]:
+        """Run the operator of this machine.
+
+        Raises:
+            OperatorError: what this revision cannot say, or what the profile's product does not take.
+        """
+        try:
+            run, given = installed(), self._checked(arguments)
+        except OperatorError as error:
+            # Between devices there is no way to say so: the others wait until HCCL gives up. Simulated ones are told.
+            simulated = simulated_profile()
+            if simulated:
+                _device(simulated).refuse(self._context, error)
+            raise
+        y, counts = run.run(**given)
+        return y, counts
+
+    def _checked(self, arguments: CallArguments) -> dict[str, Any]:
+        """What the package's function gets."""
+        buffer: SymmBuffer = arguments.sym_buffer
+        if self.own is None:
+            remedy = "Make a new one with get_symm_buffer_for_mega_moe."
+            raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
+        check_kinds(arguments)
+        check_create(buffer, late=False)
+        profile = _profile(buffer)
+        if profile.product != "none":
+            _check_call(profile, buffer, arguments)
+        self._pass_on(buffer)
+        given = {argument.name: _passed(argument, getattr(arguments, argument.name)) for argument in CALL}
+        if isinstance(given["activation_params"], (list, tuple)):  # the wrapper takes names only
+            clamp, named = named_parameters(*(given[name] for name in _ACTIVATION))
+            given |= {"activation_clamp": clamp, "activation_params": named or None}
+        given["sym_buffer"] = self.own
+        names = installed().run_names
+        return _sayable(CALL, _without_repeats(given, names), names)
+
+    def destroy(self) -> None:
+        """Give the package's buffer back: memory on 950, nothing on A2 and A3."""
+        own, self.own = self.own, None
+        if own is not None and hasattr(own, "destroy"):
+            own.destroy()
+
+
+_ACTIVATION = ("activation", "activation_clamp", "activation_params")
+
+
+def _check_call(profile: Profile, buffer: SymmBuffer, arguments: CallArguments) -> None:
+    """The profile's rules before the package is called, from metadata of the tensors: no device is asked.
 
     Raises:
-        OperatorError: a foreign sym_buffer, or an argument that this revision does not have.
+        OperatorError: naming argument, value, rule, source and remedy.
     """
-    if not hasattr(sym_buffer, "ccl_buffer_size"):
-        raise OperatorError(
-            f"mega_moe: sym_buffer is a {type(sym_buffer).__name__}; expected that of get_symm_buffer_for_mega_moe."
-        )
-    given = {name: _as_list(value) if name in _LISTS else value for name, value in arguments.items()}
-    l1, l2 = _as_list(l1_weights), _as_list(l2_weights)
-    check_call(x, topk_weights, (l1, l2), sym_buffer, given)
-    expected = _sayable("mega_moe", _without_repeats(given, installed().run_names), installed().run_names)
-    y, counts = installed().run(x, topk_ids, topk_weights, l1, l2, sym_buffer, **expected)
-    return y, counts
+    given = read_arguments(arguments)
+    facts = call_facts(given, buffer.hidden, buffer.ccl_buffer_size)
+    raise_broken(judge(profile, buffer_facts(buffer), facts))
+    check_orientation(given.l1, given.l2, buffer.hidden)
+    check_width(buffer.intermediate_hidden, facts.routed.intermediate_hidden)
+
+
+def _profile(buffer: SymmBuffer) -> Profile:
+    """The profile of the open settings, else the buffer's; its topology is the communicator's where none is named."""
+    config = active_settings() or buffer.settings
+    found = config.found_profile
+    if found.is_950 and config.topology == "auto" and buffer.topo_type:
+        return find_profile(config.profile, "urma")
+    return found
 
 
 def _device(name: str) -> "Device":
-    # Loaded only where it is used: it stands on the twin, which stands on this package.
+    # Loaded only where it is used: the simulator stands on the twin, which a device's path must not need.
     from vllm_megamoe.simulator.device import device
 
     return device(name)
@@ -154,16 +235,20 @@ def _keywords(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _sayable(function: str, arguments: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _sayable(table: tuple[Argument, ...], values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """The arguments that the revision takes; others must have their defaults."""
-    lacking = [name for name, value in arguments.items() if name not in names and not _is_default(name, value)]
+    lacking = [a for a in table if a.name in values and a.name not in names and not a.is_default(values[a.name])]
     if lacking:
-        values = ", ".join(f"{name}={_shown(arguments[name])}" for name in lacking)
-        raise OperatorError(
-            f"{function}: {values}; expected the default, because {PACKAGE}.{function} of this installation has no "
-            f"such argument (it has {', '.join(sorted(names))}). Install a newer operator package, or leave it out."
-        )
-    return {name: value for name, value in arguments.items() if name in names}
+        shown = [f"{argument.name}={_shown(values[argument.name])}" for argument in lacking]
+        raise _lacking(lacking[0].function, shown, names)
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _lacking(function: str, shown: list[str], names: frozenset[str]) -> OperatorError:
+    return OperatorError(
+        f"{function}: {', '.join(shown)}; expected the default, because {PACKAGE}.{function} of this installation has "
+        f"no such argument (it has {', '.join(sorted(names))}). Install a newer operator package, or leave it out."
+    )
 
 
 def _without_repeats(arguments: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
@@ -178,18 +263,13 @@ def _without_repeats(arguments: Mapping[str, Any], names: frozenset[str]) -> dic
     }
 
 
-def _is_default(name: str, value: Any) -> bool:
-    default = _DEFAULTS.get(name)
-    return value is None or (default is not None and value == default)
-
-
 def _shown(value: Any) -> str:
     return f"a list of {len(value)}" if isinstance(value, list) else repr(value)
 
 
-def _as_list(value: Any) -> Any:
+def _passed(argument: Argument, value: Any) -> Any:
     """The operator takes lists only; one stack is a list of one."""
-    return [value] if isinstance(value, Tensor) else value
+    return tensors_of(value) if argument.kind in ("weights", "side") and value is not None else value
 
 
 def _out_dtype(value: Any) -> Any:

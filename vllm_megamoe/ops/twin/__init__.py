@@ -2,12 +2,14 @@
 
 In the order of a call:
 
-- arguments, op: the public arguments as those of one opaque custom op
-- run: the steps inside it
-- checks: what a call must be; its result is a `Call`
-- routing, dispatch: which row goes to which expert, and the record that travels
-- session (header, facts, link): the conversation with the other ranks
-- work: received records through their experts, by a family (dense, ints with int8 and int4, mx) on gemm and blocks
-- plain_return, merged_return, rows: output rows on their way back
-- combine, stale, shared: the sum of a token
+    buffers          the backend: makes SymmBuffers, sends their calls into the custom op
+    state            what is kept for a buffer
+    op               the public arguments as those of one opaque custom op, and read again inside it
+    run              the steps inside it
+    read_call, read_weights     what a call must be; the result is a `call.Call`
+    routing          which row goes to which expert, and the record that travels
+    session          the conversation with the other ranks: `header` is what they tell each other, `link` the messages
+    families         the arithmetic of the six use cases, on `gemm` (and `plain_copy`)
+    way_back         output rows on their way home, plain or merged
+    combine          the sum of a token, and what stands in slots that no row landed in
 """

@@ -1,10 +1,8 @@
-"""Output rows on their way back to the tokens' rank.
+"""Rows on their way back to the tokens' rank: their form, and their sum at home.
 
-Back at the source: the rows of a token's experts, weighted and summed in float32.
-
-What a slot holds that no row landed in: open on the device, a switch here (numerics.stale_slots).
-
-Such slots belong to masked tokens and to rows that a capacity dropped. The device sums whatever lies there.
+A row travels as it is, or quantised (combine_quant_mode). Back at the source the rows of a token's experts are weighted
+and summed in float32, in slot order. Slots that no row landed in belong to masked tokens and to rows that a capacity
+dropped; the device sums whatever lies there, and what that is stays open: a switch here (numerics.stale_slots).
 """
 
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from vllm_megamoe.numerics.mx import GROUP, Elem, mx_dequantise, mx_quantise
 from vllm_megamoe.numerics.switches import Rule
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.routing import cut, join
+from vllm_megamoe.ops.twin.state import state_of
 
 QUANTISED: dict[int, Elem] = {3: "e5m2", 4: "e4m3"}
 """combine_quant_mode -> element format of the rows (operator_readme.txt, combineQuantMode)."""
@@ -125,7 +124,7 @@ def _add_up(products: Tensor, counts: Tensor | None, total: Tensor) -> None:
 
 def masked_rows(call: Call) -> Tensor:
     """bool [T], tokens that x_active_mask takes out."""
-    mask = call.raw.mask
+    mask = call.given.mask
     return torch.zeros(len(call.sent), dtype=torch.bool) if mask is None else mask == 0
 
 
@@ -165,10 +164,11 @@ def remember(call: Call, pairs: Tensor, rows: Callable[[], Tensor]) -> None:
 
 def _memory(call: Call) -> Tensor:
     """float32 [>= T * K, H] of the buffer, zero where nothing ever landed."""
-    held, needed = call.buffer.old_slots, call.sent.numel()
+    state, needed = state_of(call.buffer), call.sent.numel()
+    held = state.old_slots
     if held is None or held.shape[1] != call.hidden:
         held = torch.zeros(0, call.hidden, dtype=torch.float32)
     if len(held) < needed:
         held = torch.cat([held, torch.zeros(needed - len(held), call.hidden, dtype=torch.float32)])
-    call.buffer.old_slots = held
+    state.old_slots = held
     return held

@@ -1,16 +1,13 @@
-"""What a family of use cases must be able to do; the families differ in nothing else.
+"""The arithmetic of the six use cases, with the device's rounding points: tokens to records, records to rows.
 
-A16W16: BF16 rows and weights (op kernel arch22, BF16 path). In float32 the roundings fall away, twin only.
+Three families differ in what a record holds and in how a GEMM ends; `family_of` chooses. Rounding points R1 to R13 are
+the device's (rule `kernel`); rule `spec` computes the documents' formulas without them.
 
-The products of A8W8-INT, and the fixpipe that ends every integer GEMM.
-
-The products of A8W4-INT: INT8 activations split into two INT4 digits (MSD), compensated by the bias.
-
-A8W8-INT and A8W4-INT (op kernel arch22, INT8 and W4A8 paths); they differ only in how a product leaves the GEMM.
-
-A8W8-FP, A8W4-FP and A4W4-FP (op kernel arch35): MX groups of 32 along the inner dimension.
-
-The arithmetic that a call's experts need.
+- `Dense`, A16W16 (op kernel arch22, BF16 path): bf16 after both GEMMs and the activation. In float32 the roundings fall
+  away, twin only.
+- `Ints`, A8W8-INT and A8W4-INT (op kernel arch22, INT8 and W4A8 paths): int8 tokens; every GEMM ends in a fixpipe that
+  stores fp16. INT4 weights meet activations that are split into two INT4 digits (MSD), compensated by the bias.
+- `Mx`, A8W8-FP, A8W4-FP and A4W4-FP (op kernel arch35): MX groups of 32 along the inner dimension.
 """
 
 from typing import Protocol
@@ -226,4 +223,4 @@ def family_of(call: Call, experts: Experts) -> Family:
         return Ints(l1, l2, int8_product, call.activation, call.hidden, numerics)
     if l1.element is AclDtype.INT4:
         return Ints(l1, l2, int4_product, call.activation, call.hidden, numerics)
-    return Dense(l1, l2, call.activation, call.raw.x.dtype, numerics.rule == "spec")
+    return Dense(l1, l2, call.activation, call.given.x.dtype, numerics.rule == "spec")

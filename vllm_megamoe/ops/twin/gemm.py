@@ -1,9 +1,8 @@
-"""A block of output channels out of a stored weight, as float32 in a fixed scratch.
+"""Matrix products on stored weights, block by block over the output channels.
 
-Stored bytes are read in place, whatever their format; no more than the scratch is ever unpacked. Two 4-bit elements of
-a byte are written into two halves of the block instead of side by side, which is several times faster; `gemm` knows.
-
-Matrix products on stored weights, block by block over the output channels.
+Stored bytes are read in place, whatever their format; a block of them is unpacked as float32 into a fixed scratch, and
+no more than that is ever unpacked. Two 4-bit elements of a byte go into two halves of the block instead of side by
+side, which is several times faster; the products know.
 
 All run in float32. For integers every partial sum stays below 2^24, where float32 is exact in any order; other values
 are exact in float32, and the device accumulates in float32 too, in an order of its own.
@@ -18,7 +17,8 @@ from torch import Tensor
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.numerics.mx import GROUP, NAN_SCALE, e8m0_value
 from vllm_megamoe.numerics.switches import Nibbles
-from vllm_megamoe.ops.twin.call import PER_BYTE, Weights
+from vllm_megamoe.ops.given import PER_BYTE
+from vllm_megamoe.ops.twin.call import Weights
 
 SCRATCH_ELEMENTS = 1 << 19
 """2 MiB of float32: a block stays in a core's cache between the unpacking and the product."""

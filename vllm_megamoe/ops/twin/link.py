@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import PeerError
-from vllm_megamoe.ops.buffer import SymmBuffer
 
 HEADER_TAG = 0x4D4D01
 DISPATCH, COMBINE = 0, 1
@@ -28,14 +27,10 @@ class Link:
 
     Attributes:
         sequence: calls attempted on the group so far.
-        buffers: buffers made on the group so far.
-        live: those that are neither destroyed nor forgotten, by number.
     """
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.buffers = 0
-        self.live: weakref.WeakValueDictionary[int, SymmBuffer] = weakref.WeakValueDictionary()
         # Messages that nobody took or sent yet: gloo still uses their memory, so it must stay.
         self._unfinished: list[tuple[dist.Work, Tensor]] = []
 

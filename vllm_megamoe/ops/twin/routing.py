@@ -1,8 +1,7 @@
-"""Bytes that travel for a row: parts of several dtypes behind one another, uint8 [rows, bytes].
+"""Which row goes to which expert, in which order rows stand at both ends, and what travels for a row.
 
-Which row goes to which expert, and in which order rows stand at both ends.
-
-The record of a dispatched row: the token's bytes, and behind them what the modes need at the experts' rank.
+A record is the token's bytes, and behind them what the modes need at the experts' rank: router weight, token and k.
+Parts of several dtypes stand behind one another, uint8 [rows, bytes] (`join`, `cut`).
 """
 
 import math

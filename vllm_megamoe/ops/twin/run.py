@@ -1,27 +1,25 @@
-"""Shared experts: every local token, no dispatch, no router weight (operator_readme.txt, shared experts).
+"""The steps of a call, in order: out to the experts, through them, back into the tokens' slots, and summed.
 
-At the experts' rank: received records into output rows.
-
-The way of a call's rows: out to their experts, through them, back into their tokens' slots, and summed.
-
-The steps of a call, in order.
+Shared experts run beside it: every local token, no dispatch, no router weight (operator_readme.txt, shared experts).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.given import Given
+from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.settings import active_settings
-from vllm_megamoe.ops.twin.call import Call, Lists, RawCall, dtype_from, group_arguments
-from vllm_megamoe.ops.twin.checks.call import read_call
-from vllm_megamoe.ops.twin.checks.profile import check_meeting
+from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm, undefined_rows
-from vllm_megamoe.ops.twin.facts import facts_of
 from vllm_megamoe.ops.twin.families import Family, family_of
+from vllm_megamoe.ops.twin.header import facts_of
+from vllm_megamoe.ops.twin.read_call import check_product, read_call
 from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, make_arrivals, make_routes
 from vllm_megamoe.ops.twin.session import Session
+from vllm_megamoe.ops.twin.state import state_of
 from vllm_megamoe.ops.twin.way_back import MergedReturn, PlainReturn
 
 
@@ -30,7 +28,7 @@ def shared_rows(call: Call) -> list[Tensor]:
     if call.shared is None:
         return []
     family = family_of(call, call.shared)
-    records = family.pack(call.raw.x, call.raw.scales)
+    records = family.pack(call.given.x, call.given.scales)
     return [family.expert(expert, records, None) for expert in range(call.shared.l1.count)]
 
 
@@ -62,19 +60,19 @@ class Journey:
     """
 
     def __init__(self, call: Call, session: Session) -> None:
-        buffer, raw = call.buffer, call.raw
+        buffer, given = call.buffer, call.given
         self.call, self.session = call, session
         self.family = family_of(call, call.routed)
-        self.routes = make_routes(raw.topk_ids, call.sent, buffer.ep_world_size, buffer.experts_per_rank)
+        self.routes = make_routes(given.topk_ids, call.sent, buffer.ep_world_size, buffer.experts_per_rank)
         form = RowForm(
             QUANTISED.get(buffer.combine_quant_mode), self.family.row_dtype, call.hidden, call.config.numerics.rule
         )
         merges = buffer.combine_comm_mode == 1
         self.weighs_early = buffer.topk_weights_type == 1
-        weights = raw.topk_weights.float()
+        weights = given.topk_weights.float()
         returns = MergedReturn if merges else PlainReturn
         self.way_back = returns(call, self.routes, form, None if self.weighs_early else weights)
-        tokens = self.family.pack(raw.x, raw.scales)
+        tokens = self.family.pack(given.x, given.scales)
         self.form = RecordForm(tokens.shape[1], self.weighs_early or merges, merges)
         self.records = self.form.pack(tokens, self.routes, weights)
 
@@ -89,8 +87,8 @@ class Journey:
             rows = compute(self.family, received.tokens, arrivals, weights, call.hidden)
             back = way_back.chunks(rows, received, arrivals)
             shared = shared_rows(call)
-        except Exception:
-            session.fail(way_back.awaited(arrivals, received), way_back.width)
+        except Exception as error:
+            session.fail(error, way_back.awaited(arrivals, received), way_back.width)
             raise
         total = way_back.total(torch.cat(session.give_back(back, way_back.expected, way_back.width)))
         for rows in shared:
@@ -101,48 +99,42 @@ class Journey:
         return total, arrivals.totals
 
 
-def run_call(
-    buffer: SymmBuffer,
-    x: Tensor,
-    topk_ids: Tensor,
-    topk_weights: Tensor,
-    x_active_mask: Tensor | None,
-    scales: Tensor | None,
-    lists: tuple[Lists, Lists],
-    formats: Sequence[int],
-    shapes: Sequence[int],
-    types: Sequence[int],
-    activation: tuple[str, float | None, Mapping[str, float]],
-) -> tuple[Tensor, Tensor]:
-    """Run one call; the arguments are those of `mega_moe_op`, grouped."""
-    config = active_settings() or buffer.settings
+def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Tensor]:
+    """Run one call.
+
+    Args:
+        buffer: of the call.
+        read: gives the call's arguments, or raises what is wrong with them. It runs once the conversation is open, so
+            that whatever is rejected reaches the other ranks.
+    """
+    config, state = active_settings() or buffer.settings, state_of(buffer)
     session = Session(buffer, config)
     try:
-        declared = [dtype_from(code) for code in types]
-        weights = group_arguments(lists, formats, shapes, declared)
-        raw = RawCall(x, topk_ids, topk_weights, x_active_mask, scales, *weights, declared[4], *activation)
-        call = read_call(raw, buffer, config)
+        if state.destroyed:
+            remedy = "Make a new one with get_symm_buffer_for_mega_moe, and destroy it after its last call."
+            raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
+        call = read_call(read(), buffer, config)
         journey = Journey(call, session)
     except Exception as error:
         # The peers must not wait for a call that will not come.
         session.reject(error)
         raise
     try:
-        met = session.meet(facts_of(call), journey.routes.counts, len(x))
+        met = session.meet(facts_of(call, state.number), journey.routes.counts, len(call.given.x))
         # All ranks look at the same numbers here, so that all of them reject, or none.
-        check_meeting(call, met.tokens, met.received)
+        check_product(call.given, buffer, config, call.window, met.tokens, met.received)
         total, received = journey.run(met.counts)
     except Exception:
         session.abandon()
         raise
     _overwrite_masked_ids(call)
-    buffer.calls_completed += 1
+    state.calls_completed += 1
     y = total if call.is_float32 else total.to(torch.bfloat16)  # R17: the one rounding of y, half even
     return y, received.to(torch.int32)
 
 
 def _overwrite_masked_ids(call: Call) -> None:
     """Ids of masked rows become num_experts in the caller's memory; of a strided tensor in a copy (op aclnn)."""
-    raw = call.raw
-    if raw.mask is not None and raw.topk_ids.is_contiguous():
-        raw.topk_ids[raw.mask == 0] = call.buffer.num_experts
+    given = call.given
+    if given.mask is not None and given.topk_ids.is_contiguous():
+        given.topk_ids[given.mask == 0] = call.buffer.num_experts

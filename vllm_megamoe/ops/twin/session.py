@@ -9,11 +9,18 @@ from torch import Tensor
 from vllm_megamoe.errors import PeerError
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.ops.twin.facts import NAMES, no_facts, shown
-from vllm_megamoe.ops.twin.header import Header, unpack, words_of
+from vllm_megamoe.ops.twin.header import NAMES, Header, no_facts, shown, unpack, words_of
 from vllm_megamoe.ops.twin.link import COMBINE, DISPATCH, HEADER_TAG, Channel, data_tag, empty_bytes, link_of
+from vllm_megamoe.ops.twin.state import state_of
 
 STATUS_BYTES = 8
+_SOURCE = "torch_api.txt and operator_readme.txt, consistency constraints"
+_REMEDY = "Make buffers and calls alike on all ranks."
+_REMEDIES = {
+    "ccl_buffer_size": "Set HCCL_BUFFSIZE to the same number of MB on all ranks, before the communicator is made.",
+    "profile": "Name one profile on all ranks: settings(profile=...) or VLLM_MEGAMOE_PROFILE.",
+    "topology": "Name one topology on all ranks: settings(topology=...).",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +47,40 @@ class Session:
     """
 
     def __init__(self, buffer: SymmBuffer, config: Settings) -> None:
-        self.buffer, self.rank, self.ranks = buffer, buffer.rank_id, buffer.ep_world_size
+        self.rank, self.ranks = buffer.rank_id, buffer.ep_world_size
+        self.state = state_of(buffer)
         self.channel: Channel | None = None
         if buffer.group is None or self.ranks == 1:
             return
         link = link_of(buffer.group)
         link.sequence += 1
         self.sequence = link.sequence
-        timeout = config.wait_s(first_call=not buffer.calls_completed)
+        timeout = config.wait_s(first_call=not self.state.calls_completed)
         where = f"mega_moe, rank {self.rank}, call {self.sequence} on its group"
         self.channel = Channel(buffer.group, link, timeout, where)
 
     def reject(self, error: Exception) -> None:
-        """Tell the peers that this rank raises instead of making its call."""
+        """Tell the peers that this rank raises instead of making its call, and why; the caller raises the error then.
+
+        A peer that cannot be told has left. This rank's own reason comes first all the same; the loss is noted on it.
+        """
         if self.channel is None:
             return
         none = torch.empty(0, dtype=torch.int64)
         rows = torch.zeros(self.ranks, dtype=torch.int64)
         reason = f"{type(error).__name__}: {error}"
-        message = Header(self.sequence, no_facts(self.buffer), none, 0, rows, reason).pack()
-        for peer in self.channel.peers:
-            self.channel.send(peer, message, HEADER_TAG)
+        message = Header(self.sequence, no_facts(self.state.number), none, 0, rows, reason).pack()
+        self._tell(error, [(peer, message, HEADER_TAG) for peer in self.channel.peers])
+
+    def _tell(self, error: Exception, messages: Sequence[tuple[int, Tensor, int]]) -> None:
+        """Send to each peer (rank, message, tag) what came of the call, and leave it."""
+        if self.channel is None:
+            return
+        for peer, message, tag in messages:
+            try:
+                self.channel.send(peer, message, tag)
+            except PeerError as lost:
+                error.add_note(f"Besides, rank {peer} could not be told: {lost}")
         self.channel.abandon()
 
     def meet(self, facts: tuple[int, ...], counts: Tensor, tokens: int) -> Meeting:
@@ -128,19 +148,18 @@ class Session:
         self.channel.finish()
         return rows
 
-    def fail(self, rows: Sequence[int], width: int) -> None:
-        """In place of `give_back`: tell those who wait for rows that none will come.
+    def fail(self, error: Exception, rows: Sequence[int], width: int) -> None:
+        """In place of `give_back`: tell those who wait for rows that none will come; the caller raises the error then.
 
         Args:
+            error: why.
             rows: how many rows each rank expects.
         """
         if self.channel is None:
             return
-        for peer in self.channel.peers:
-            if rows[peer]:
-                message = torch.ones(rows[peer] * width + STATUS_BYTES, dtype=torch.uint8)
-                self.channel.send(peer, message, data_tag(self.sequence, COMBINE))
-        self.channel.abandon()
+        tag = data_tag(self.sequence, COMBINE)
+        failed = [torch.ones(count * width + STATUS_BYTES, dtype=torch.uint8) for count in rows]
+        self._tell(error, [(peer, failed[peer], tag) for peer in self.channel.peers if rows[peer]])
 
     def abandon(self) -> None:
         """Leave the call after an error of the exchange itself."""
@@ -166,7 +185,7 @@ class Session:
         if self.channel is None:
             raise PeerError("a rank alone has no peers")
         while True:
-            header = unpack(memory, len(NAMES), experts)
+            header = unpack(memory, experts)
             if header is None:
                 raise PeerError(f"{self.channel.where}: rank {peer} sent something else than a header of mega_moe.")
             if header.sequence >= self.sequence:
@@ -191,6 +210,6 @@ class Session:
                     "order of creation). Calls on one group must come in the same order on all ranks."
                 )
             raise PeerError(
-                f"{where}: {name} is {shown(name, mine)} here and {shown(name, theirs)} on rank {peer}. All ranks must "
-                "make their buffers and calls alike (operator_readme.txt, consistency constraints)."
+                f"{where}: {name} is {shown(name, mine)} here and {shown(name, theirs)} on rank {peer}; expected the "
+                f"same on all ranks ({_SOURCE}). {_REMEDIES.get(name, _REMEDY)}"
             )

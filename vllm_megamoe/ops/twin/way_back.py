@@ -1,9 +1,9 @@
-"""The way back of combine_comm_mode=0: one row for each routed pair.
+"""How rows come home, in two ways.
 
-The way back of combine_comm_mode=1: one row for each token and card (operator_readme.txt, combineCommMode).
-
-The documents fix a float32 sum on the card with one bf16 rounding. The order is chosen here: k order on a card, cards
-in rank order at the source.
+- combine_comm_mode=0, `PlainReturn`: one row for each routed pair.
+- combine_comm_mode=1, `MergedReturn`: one row for each token and card (operator_readme.txt, combineCommMode). The
+  documents fix a float32 sum on the card with one bf16 rounding. The order is chosen here: k order on a card, cards in
+  rank order at the source.
 """
 
 import torch
@@ -81,7 +81,7 @@ class MergedReturn:
         self.weighs = weights is not None
         self.width = form.width
         per_rank = call.buffer.experts_per_rank
-        card = torch.where(call.sent, call.raw.topk_ids // per_rank, -1)
+        card = torch.where(call.sent, call.given.topk_ids // per_rank, -1)
         self.present = (card[:, :, None] == torch.arange(call.buffer.ep_world_size)).any(dim=1)
         self.expected: list[int] = self.present.sum(dim=0).tolist()
 

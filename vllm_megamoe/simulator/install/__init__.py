@@ -1,6 +1,4 @@
-"""The steps of an installation, in the order in which they need each other.
-
-Install a whole simulated `torch_npu` into this process, so that real Python code for NPUs runs on the CPU.
+"""Install a whole simulated `torch_npu` into this process, so that real Python code for NPUs runs on the CPU.
 
 For contract tests against the operator's own wrapper and vllm-ascend; serving does not need it. It changes torch for
 the whole process: devices named npu become the CPU, a process-group backend `hccl` speaks gloo, and extensions of the
@@ -101,8 +99,6 @@ def install(name: str | None = None) -> None:
         )
     _reject_real_package()
     _installed.append(expected)
-    pass
-
     install_all(expected)
 
 

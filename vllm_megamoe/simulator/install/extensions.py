@@ -1,8 +1,7 @@
-"""The extension comm_context: what a SymmBuffer of the real wrapper asks for its communicator.
+"""The operator's two compiled extensions, as `torch.utils.cpp_extension.load` returns them; all others are inert.
 
-The extension npu_mega_moe: positional arguments of a revision's schema, run by the simulated device.
-
-`torch.utils.cpp_extension.load`: the operator's two extensions are the simulated device, all others inert.
+- `npu_mega_moe`: positional arguments of a revision's schema, run by the simulated device.
+- `comm_context`: what a SymmBuffer of the real wrapper asks for its communicator.
 """
 
 import weakref
@@ -13,7 +12,7 @@ from typing import Any
 import torch.utils.cpp_extension
 from torch import Tensor
 
-from vllm_megamoe.numerics.activations import FLT_MAX
+from vllm_megamoe.numerics.activations import FLT_MAX, PARAMETERS
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.sizes.window import operator_helper
 from vllm_megamoe.simulator.device import Device
@@ -84,7 +83,6 @@ _SIZE_NAMES = (
     *("ep_world_size", "num_experts", "num_max_tokens_per_rank", "num_topk", "hidden", "max_recv_token_num"),
     *("dispatch_quant_mode", "dispatch_quant_out_dtype", "combine_quant_mode", "comm_alg", "topk_weights_type"),
 )
-_PARAMETERS = {"swigluoai": ("alpha", "beta"), "situglu": ("beta", "linear_beta")}
 
 
 class OperatorExtension:
@@ -118,11 +116,9 @@ class OperatorExtension:
 
 def _named(activation: str, values: Sequence[float]) -> dict[str, Any]:
     """The list that the newer wrapper makes, as clamp and named parameters again."""
-    clamp, rest = (None, values) if activation == "situglu" else (values[0], values[1:])
-    return {
-        "activation_clamp": None if clamp == FLT_MAX else clamp,
-        "activation_params": dict(zip(_PARAMETERS.get(activation, ()), rest, strict=False)),
-    }
+    named = dict(zip(PARAMETERS.get(activation, ("clamp",)), values, strict=False))
+    clamp = named.pop("clamp", None)
+    return {"activation_clamp": None if clamp == FLT_MAX else clamp, "activation_params": named}
 
 
 class Inert(ModuleType):

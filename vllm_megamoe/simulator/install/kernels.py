@@ -1,6 +1,7 @@
-"""Kernels that Python code registers for the NPU answer for CPU tensors, which is what all tensors are.
+"""Kernels of an NPU on the CPU, which is where all tensors are.
 
-The few operators of torch_npu and vllm-ascend that one MoE layer computes with, in plain torch.
+What Python code registers for the NPU answers for CPU tensors; the few operators of torch_npu and vllm-ascend that one
+MoE layer computes with are plain torch.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Process groups of backend `hccl`: gloo's, with the method by which HCCL names its communicators.
+"""The package `torch_npu`: the names that are simulated, a clear answer for all others, and the backend `hccl`.
 
-The package `torch_npu` itself: the names that are simulated, and a clear answer for all others.
+Process groups of that backend are gloo's, with the method by which HCCL names its communicators.
 """
 
 from importlib.machinery import ModuleSpec

@@ -1,6 +1,7 @@
-"""The function mode that makes `npu` the CPU, and lets a plain parameter become a formatted one.
+"""`torch.npu`, and the function mode that makes the device `npu` the CPU.
 
-`torch.npu`: one device, whose streams and events do nothing because the CPU runs everything in order.
+There is one device, whose streams and events do nothing because the CPU runs everything in order. The mode also lets a
+plain parameter become a formatted one.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""How many received rows a rank computes and sends back; nothing reports what it leaves out.
+"""Rows at both ends of the simulated device: how many a rank computes and sends back, and where they land.
 
-Where rows land in a token's own memory, and what is summed there.
-
-The kernel reads every slot of every token, also those that nothing landed in during this call.
+Nothing reports what a rank leaves out. At home the kernel reads every slot of every token, also those that nothing
+landed in during this call.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,10 @@
-"""Bytes that the host code takes for another format or dtype than they have.
+"""What a device takes for something else than it is, without a word: bytes, formats, scales, clamps, router weights.
 
-Storage formats as 950 of 2026-08 takes them for granted (op tiling arch35, groupedMatmulMode).
-
-The dispatch type and the first routed weight choose a kernel; no other weight's format is looked at.
-
-Channel scales of A2 and A3: the tiling looks at their dimensions, not at how many there are (op tiling arch22).
-
-The activation's clamp as each product executes it.
-
-Router weights as the kernel reads them.
-
-FP4 on 950 under CANN 9.1.0, whose only kernel is A8W8: an FP4 dispatch becomes E5M2, FP4 weights are read as FP8.
+- Storage formats: A2 and A3 read those of the first entry into all (op aclnn). 950 of 2026-08 chooses a kernel by
+  dispatch type and first routed weight, and looks at no other weight's format (op tiling arch35, groupedMatmulMode).
+- Channel scales of A2 and A3: the tiling looks at their dimensions, not at how many there are (op tiling arch22).
+- The clamp, and router weights, as each product's kernel reads them.
+- FP4 on 950 under CANN 9.1.0, whose only kernel is A8W8: an FP4 dispatch becomes E5M2, FP4 weights are read as FP8.
 """
 
 import math
@@ -24,8 +18,9 @@ from vllm_megamoe.acl import AclDtype, AclFormat, block_columns
 from vllm_megamoe.layout.cast import format_of
 from vllm_megamoe.layout.formatted import FormattedTensor, inner
 from vllm_megamoe.numerics.activations import Activation
+from vllm_megamoe.ops.arguments import DtypeArgument
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.host import DtypeArgument, OperatorArguments, element_of, type_name
+from vllm_megamoe.simulator.host import OperatorArguments, element_of, type_name
 
 
 def relabel(tensor: Tensor, dtype: torch.dtype, fmt: AclFormat, shape: Sequence[int]) -> Tensor:

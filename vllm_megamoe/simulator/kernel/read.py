@@ -2,24 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout.cast import format_of
 from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.numerics.switches import Numerics
+from vllm_megamoe.ops.arguments import CREATE, CreateArguments, DtypeArgument
 from vllm_megamoe.ops.buffer import SymmBuffer
+from vllm_megamoe.ops.given import Given, GivenWeights
 from vllm_megamoe.ops.settings import Settings, active_settings
-from vllm_megamoe.ops.twin.call import Call, RawCall, RawWeights
-from vllm_megamoe.ops.twin.checks.call import read_call
+from vllm_megamoe.ops.twin.buffers import TwinBuffer
+from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.read_call import read_call
+from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.profiles.profile import Profile
-from vllm_megamoe.simulator.communicator import Memory
+from vllm_megamoe.simulator.communicator import Memory, memory_at, own_address
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
-from vllm_megamoe.simulator.host import DtypeArgument, OperatorArguments, Tensors
+from vllm_megamoe.simulator.host import OperatorArguments, Tensors
 from vllm_megamoe.simulator.kernel.misread import (
     as_first_entry,
     as_kernel_reads,
@@ -37,24 +41,29 @@ _SCALE_18_BITS = ~0x3FFF & 0xFFFFFFFF
 
 def make_twin_buffer(a: OperatorArguments, memory: Memory) -> tuple[SymmBuffer, Settings]:
     """A buffer of the twin with the attributes as they are in this call, and its settings."""
+    said: dict[str, Any] = {argument.name: getattr(a, argument.schema) for argument in CREATE if argument.schema}
+    said["num_max_tokens_per_rank"] = a.num_max_tokens_per_rank or a.x.shape[0]
+    said |= {"num_topk": a.topk_ids.shape[-1], "hidden": a.x.shape[-1]}
+    return _buffer_on(memory, said)
+
+
+def _buffer_on(memory: Memory, said: dict[str, Any]) -> tuple[SymmBuffer, Settings]:
     config = _settings(active_deviations())
-    buffer = SymmBuffer(
-        memory.group,
-        a.moe_expert_num,
-        a.num_max_tokens_per_rank or a.x.shape[0],
-        a.topk_ids.shape[-1],
-        a.x.shape[-1],
-        0,
-        settings=config,
-        max_recv_token_num=a.max_recv_token_num,
-        dispatch_quant_mode=a.dispatch_quant_mode,
-        dispatch_quant_out_dtype=a.dispatch_quant_out_dtype,
-        combine_quant_mode=a.combine_quant_mode,
-        comm_alg=a.comm_alg,
-        topk_weights_type=a.topk_weights_type,
-    )
-    buffer.number, buffer.calls_completed = memory.number, memory.calls
+    arguments = CreateArguments(group=memory.group, intermediate_hidden=0, **said)
+    buffer = SymmBuffer(memory.group, arguments, config)
+    buffer.held = TwinBuffer(memory.number, calls_completed=memory.calls)
     return buffer, config
+
+
+def refuse(context: Tensor, error: Exception) -> None:
+    """Tell the other ranks of a communicator that a call does not reach this rank's device, and why.
+
+    A device's peers would spin; here they learn why. A dead buffer has no peers.
+    """
+    memory = memory_at(own_address(context))
+    if memory is not None and not memory.freed:
+        none = dict.fromkeys(("num_experts", "num_max_tokens_per_rank", "num_topk", "hidden"), 1)
+        Session(*_buffer_on(memory, none)).reject(error)
 
 
 def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -> Call:
@@ -73,7 +82,7 @@ def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -
         buffer.topk_weights_type = 0  # the newer revision takes the argument there and does not look at it
     try:
         l1, l2, shared1, shared2 = _weights(a, profile, active_deviations())
-        raw = RawCall(
+        given = Given(
             x=a.x,
             topk_ids=ids,
             topk_weights=weights,
@@ -86,9 +95,9 @@ def read_arguments(a: OperatorArguments, buffer: SymmBuffer, profile: Profile) -
             shared_out=None,
             activation=a.activation,
             clamp=clamp,
-            params=a.activation_params,
+            params=dict(a.activation_params),
         )
-        call = read_call(raw, buffer, buffer.settings)
+        call = read_call(given, buffer, buffer.settings)
     except OperatorError as e:
         raise RuntimeError(f"[{profile.name} simulated] {e}") from e
     return replace(call, activation=device_activation(call.activation, clamp, profile))
@@ -110,7 +119,7 @@ def _settings(wrong: Deviations) -> Settings:
     return Settings(profile="none", numerics=numerics, backend="cpu", timeout_s=seconds)
 
 
-def _weights(a: OperatorArguments, profile: Profile, wrong: Deviations) -> list[RawWeights]:
+def _weights(a: OperatorArguments, profile: Profile, wrong: Deviations) -> list[GivenWeights]:
     made = []
     for name, tensors, scales, biases, declared in (
         ("l1_weights", a.weight1, a.weight_scales1, a.bias1, a.weight1_type),
@@ -134,20 +143,19 @@ def _weights(a: OperatorArguments, profile: Profile, wrong: Deviations) -> list[
 
 def _raw(
     name: str, weights: Sequence[Tensor], scales: list[Tensor], biases: list[Tensor], declared: DtypeArgument
-) -> RawWeights:
-    return RawWeights(
+) -> GivenWeights:
+    made = GivenWeights(
         name,
         [inner(tensor) for tensor in weights],
         [tuple(tensor.shape) for tensor in weights],
         [format_of(tensor) for tensor in weights],
         scales,
         biases,
-        _acl_type(name, declared),
+        normalise_dtype(declared, name),
     )
-
-
-def _acl_type(name: str, declared: DtypeArgument) -> AclDtype | None:
-    return normalise_dtype(declared, name)
+    if weights:
+        made.check_list()
+    return made
 
 
 def _scales(scales: Tensors, wrong: Deviations) -> list[Tensor]:

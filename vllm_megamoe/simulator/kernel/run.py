@@ -1,6 +1,7 @@
-"""The way of a call's rows on the simulated device: the twin's, but every rank trusts its own numbers.
+"""One simulated call, from the operator's arguments to its results.
 
-One simulated call, from the operator's arguments to its results.
+The way of its rows is the twin's, but every rank trusts its own numbers, and rows land in memory that all buffers of a
+communicator share.
 """
 
 import torch
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm
-from vllm_megamoe.ops.twin.facts import facts_of
 from vllm_megamoe.ops.twin.families import family_of
+from vllm_megamoe.ops.twin.header import facts_of
 from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, join, make_arrivals, make_routes
 from vllm_megamoe.ops.twin.run import compute, shared_rows
 from vllm_megamoe.ops.twin.session import Meeting, Session
@@ -37,17 +38,17 @@ class Journey:
     """
 
     def __init__(self, call: Call, session: Session, memory: Memory, profile: Profile, wrong: Deviations) -> None:
-        buffer, raw = call.buffer, call.raw
+        buffer, given = call.buffer, call.given
         self.call, self.session, self.profile, self.wrong = call, session, profile, wrong
         self.tokens = len(call.sent)
         self.family = family_of(call, call.routed)
-        self.routes = make_routes(raw.topk_ids, call.sent, buffer.ep_world_size, buffer.experts_per_rank)
+        self.routes = make_routes(given.topk_ids, call.sent, buffer.ep_world_size, buffer.experts_per_rank)
         rows = RowForm(QUANTISED.get(buffer.combine_quant_mode), self.family.row_dtype, call.hidden, "kernel")
         self.landing = Landing(memory, self.tokens, buffer.num_topk, rows, _record_bytes(call, profile))
         self.early = buffer.topk_weights_type == 1
-        tokens = self.family.pack(raw.x, None)
+        tokens = self.family.pack(given.x, None)
         self.form = RecordForm(tokens.shape[1], self.early, False)
-        self.records = self.form.pack(tokens, self.routes, raw.topk_weights)
+        self.records = self.form.pack(tokens, self.routes, given.topk_weights)
 
     def run(self, met: Meeting) -> tuple[Tensor, Tensor]:
         """What the ranks know of each other -> float32 sums [T, H], and int64 [E] rows per expert."""
@@ -64,11 +65,11 @@ class Journey:
             rows = compute(self.family, received.tokens, arrivals, weights, call.hidden)
             back = self._back(rows, arrivals, width)
             shared = shared_rows(call)
-        except Exception:
-            session.fail(arrivals.per_rank, width)
+        except Exception as error:
+            session.fail(error, arrivals.per_rank, width)
             raise
         self._land(torch.cat(session.give_back(back, sent, width)), torch.tensor(met.tokens), torch.tensor(sent))
-        total = self.landing.total(None if self.early else call.raw.topk_weights)
+        total = self.landing.total(None if self.early else call.given.topk_weights)
         for rows in shared:
             total += rows.float()
         return total, arrivals.totals
@@ -113,11 +114,12 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
     if memory is None:
         check_call(profile, a)
         return _without_peers(a)
-    session = Session(*make_twin_buffer(a, memory))
+    buffer, config = make_twin_buffer(a, memory)
+    session = Session(buffer, config)
     wrong = active_deviations()
     try:
         check_call(profile, a)
-        call = read_arguments(a, session.buffer, profile)
+        call = read_arguments(a, buffer, profile)
         overwrite_masked_ids(a)
         journey = Journey(call, session, memory, profile, wrong)
     except Exception as error:
@@ -125,7 +127,7 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
         session.reject(error)
         raise
     try:
-        total, received = journey.run(session.meet(facts_of(call), journey.routes.counts, len(a.x)))
+        total, received = journey.run(session.meet(facts_of(call, memory.number), journey.routes.counts, len(a.x)))
     except Exception:
         session.abandon()
         raise

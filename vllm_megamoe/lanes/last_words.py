@@ -1,0 +1,110 @@
+"""Our errors as the last words on the user's screen: the sentence alone, below whatever vLLM prints.
+
+An error in the process that the user started ends it through `sys.excepthook`, which prints our message in place of the
+traceback. One in an engine core or a worker is known to the user's process only as "see above"; such a process logs it
+through vLLM's loggers, where we take it down in a folder that the user's process has named and reads out when it ends.
+
+VLLM_LOGGING_LEVEL=DEBUG keeps every traceback.
+"""
+
+import atexit
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from vllm_megamoe.errors import MegaMoeError
+
+_NOTES = "_VLLM_MEGAMOE_NOTES"
+"""Folder of the running engine's notes. The user's process sets it for its children; it is no setting."""
+
+_LEVEL = "VLLM_LOGGING_LEVEL"
+
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def install() -> None:
+    """Show our errors last, in the user's process; take them down, in its children. A second call does nothing."""
+    if multiprocessing.parent_process() is None:
+        if not isinstance(sys.excepthook, _Hook):
+            sys.excepthook = _Hook(sys.excepthook)
+        return
+    logger = logging.getLogger("vllm")
+    if not any(isinstance(handler, _TakeDown) for handler in logger.handlers):
+        logger.addHandler(_TakeDown(logging.ERROR))
+
+
+def listen() -> None:
+    """Name the folder for the children's notes, in the user's process and before it starts them."""
+    if multiprocessing.parent_process() is not None or _folder() is not None:
+        return
+    os.environ[_NOTES] = str(Path(tempfile.gettempdir()) / f"vllm-megamoe-{uuid.uuid4().hex}-{os.getpid()}")
+    atexit.register(read_out)
+
+
+def read_out() -> None:
+    """Print what the children took down, each message once, and remove the folder."""
+    folder = _folder()
+    if folder is None:
+        return
+    del os.environ[_NOTES]
+    if not folder.is_dir():
+        return
+    notes = [path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())]
+    shutil.rmtree(folder)
+    for note in dict.fromkeys(notes):
+        print(note, file=sys.stderr, flush=True)
+
+
+def _folder() -> Path | None:
+    """The folder of this process's engine: for a process of the user's own, one that bears its number."""
+    name = os.environ.get(_NOTES, "")
+    inherited = multiprocessing.parent_process() is None and not name.endswith(f"-{os.getpid()}")
+    return None if inherited or not name else Path(name)
+
+
+def ours(error: BaseException | None) -> MegaMoeError | None:
+    """The first of our errors in a chain of exceptions."""
+    return next((each for each in _chain(error) if isinstance(each, MegaMoeError)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class _Hook:
+    """`sys.excepthook`, around the one that stood there before."""
+
+    def __init__(self, before: ExceptHook) -> None:
+        self.before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        message = ours(error)
+        if message is not error or os.environ.get(_LEVEL, "").upper() == "DEBUG":
+            self.before(kind, error, where)
+        if message is not None:
+            print(message, file=sys.stderr, flush=True)
+
+
+class _TakeDown(logging.Handler):
+    """Writes our errors among the exceptions that vLLM logs in this process; the first one counts."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = ours(record.exc_info[1]) if record.exc_info else None
+        folder = _folder()
+        if error is None or folder is None:
+            return
+        folder.mkdir(mode=0o700, exist_ok=True)
+        note = folder / f"{os.getpid()}.txt"
+        if not note.exists():
+            note.write_text(str(error), encoding="utf-8")
