@@ -185,7 +185,7 @@ def _names_like_experts(config: Mapping[str, Any], inside: str = "") -> Iterator
         if isinstance(value, Mapping):
             if key not in SECTION_KEYS:
                 yield from _names_like_experts(value, f"{inside}{key}.")
-        elif value and ("expert" in key.lower() or "moe" in key.lower().split("_")):
+        elif value and ("expert" in str(key).lower() or "moe" in str(key).lower().split("_")):
             yield f"{inside}{key}"
 
 
