@@ -72,7 +72,7 @@ def test_the_registry_has_our_name_more(snapshots: tuple[dict[str, Any], dict[st
 
 
 def test_one_function_is_wrapped_and_no_other(snapshots: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Names that are in one process alone are of modules that only it imported; a module is looked at where both did."""
+    """Functions of modules that one process alone imported are left out."""
     without, with_us = (snapshot["functions"] for snapshot in snapshots)
     changed = {name for name in without.keys() & with_us.keys() if without[name] != with_us[name]}
     package = str(ROOT / "vllm_megamoe")

@@ -1,21 +1,23 @@
 """What reaches the operator's package: every call of its two functions, written down as plain data.
 
-Runs in a rank. A tensor becomes its dtype, shape, storage format and a digest of its values in plain order, so that two
+Runs in a rank. A tensor becomes its dtype, shape, storage format and a digest of its values, so that two
 paths can be compared element for element across processes without keeping the tensors.
 """
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import torch
+from contract.support.values import digest
 from torch import Tensor, distributed
 
 OPERATOR = "cann_ops_transformer.ops"
 ND = 2
+SHOWN = 16
+"""Tensors of so many elements come with their values."""
 CREATE, CALL = "get_symm_buffer_for_mega_moe", "mega_moe"
 
 
@@ -88,12 +90,13 @@ def describe_tensor(tensor: Tensor) -> dict[str, Any]:
     torch_npu = import_module("torch_npu")
     # Steps run in inference mode, in which a formatted tensor cannot be cast back.
     with torch.inference_mode(False), torch.no_grad():
-        plain = torch_npu.npu_format_cast(tensor, ND).contiguous()
-        values = bytes(plain.view(torch.uint8).reshape(-1).numpy()) if plain.numel() else b""
-    return {
+        plain = torch_npu.npu_format_cast(tensor, ND)
+        values = {"values": plain.tolist()} if tensor.numel() <= SHOWN else {}
+        value_digest = digest(plain)
+    return values | {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),
         "format": int(torch_npu.get_npu_format(tensor)),
         "contiguous": tensor.is_contiguous(),
-        "digest": hashlib.sha256(values).hexdigest()[:16],
+        "digest": value_digest,
     }

@@ -1,5 +1,6 @@
-"""Weights and rows of the suite: made from a seed by name, so that ranks and tests have the same without sending them."""
+"""Weights and rows of the suite: made from a seed by name, so that ranks and tests have them without sending any."""
 
+import hashlib
 import zlib
 
 import torch
@@ -33,3 +34,9 @@ def rows_for(name: str, tokens: int, hidden: int) -> Tensor:
     """bf16 [tokens, hidden], normal with a deviation of 1."""
     source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return torch.randn(tokens, hidden, generator=source).to(torch.bfloat16)
+
+
+def digest(tensor: Tensor) -> str:
+    """The first 16 digits of a SHA-256 over the values in plain order."""
+    values = bytes(tensor.contiguous().view(torch.uint8).reshape(-1).numpy()) if tensor.numel() else b""
+    return hashlib.sha256(values).hexdigest()[:16]
