@@ -22,7 +22,7 @@ from vllm_megamoe.simulator.install import NPU_VARIABLE, path_entry
 HERE = Path(__file__).resolve().parents[1]
 TESTS, ROOT = HERE.parent, HERE.parents[1]
 STAND_INS = (HERE / "stand_ins" / "base", HERE / "stand_ins" / "operator")
-RUN_LIMIT_S = 300.0
+RUN_LIMIT_S = 600.0
 
 # Variables of the caller's that would change what vLLM or the simulator do.
 _DROPPED = ("VLLM_MEGAMOE_SIMULATE", "VLLM_MEGAMOE_PROFILE", "VLLM_PLUGINS", "HCCL_BUFFSIZE", "ASCEND_HOME_PATH")
