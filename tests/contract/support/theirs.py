@@ -1,6 +1,6 @@
 """Runs vllm-ascend's own unit tests that name MegaMoE, with their MagicMock for torch_npu or with the simulator.
 
-Their conftest asks `npu-smi` whether there is an NPU, and where there is one it leaves torch_npu as it is: so a stand-in
+Their conftest asks `npu-smi` whether there is an NPU, and where there is one it leaves torch_npu as it is: a stand-in
 of that tool, which says yes, is all that the exchange takes. Their files are run as they were unpacked.
 """
 
