@@ -57,6 +57,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("contract: runs")
     for what, seconds in RECORD.seconds.items():
         terminalreporter.line(f"{seconds:6.1f} s  {what}")
+    for line in RECORD.notes:
+        terminalreporter.line(line)
     terminalreporter.section("contract: asked of stand-ins, and how often")
     for name, count in sorted(RECORD.asked.items()):
         terminalreporter.line(f"{count:4d}  {name}")

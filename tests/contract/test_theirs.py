@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from contract.support.launch import RECORD
 from contract.support.theirs import Theirs, named_tests, run_theirs
 
 EXPLAINED: dict[str, str] = {}
@@ -36,8 +37,9 @@ def test_they_met_the_simulator(over_the_simulator: Theirs) -> None:
 def test_each_failure_is_explained(over_the_simulator: Theirs) -> None:
     outcomes = over_the_simulator.outcomes
     counts = Counter(outcome.result for outcome in outcomes.values())
-    print(f"vllm-ascend's tests that name MegaMoE, over the simulator: {dict(counts)}")
-    print(f"asked of torch_npu in vain: {over_the_simulator.met['asked']}")
+    RECORD.notes.append(f"vllm-ascend's own tests that name MegaMoE, over the simulator: {dict(counts)}")
+    RECORD.notes += [f"fails, as explained: {name}: {reason}" for name, reason in EXPLAINED.items()]
+    RECORD.asked.update(f"{name} (not simulated)" for name in over_the_simulator.met["asked"])
     failed = {name: outcome.reason for name, outcome in outcomes.items() if outcome.result != "passed"}
     assert failed.keys() == EXPLAINED.keys(), failed
     assert counts["passed"] == len(outcomes) - len(EXPLAINED)

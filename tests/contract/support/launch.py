@@ -46,6 +46,8 @@ class Record:
     asked: Counter[str] = field(default_factory=Counter)
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Lines for the end of the run: counts that a test was asked to report."""
 
 
 RECORD = Record()
