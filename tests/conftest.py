@@ -81,6 +81,12 @@ def _with_engines(nodeid: str) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """`-n auto`: one worker for the engines, the rest for all else; more than six would wait for the engines."""
+    return min(max(len(os.sched_getaffinity(0)), 2), 6)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Divide work over xdist's workers as the module's docstring says."""
     from xdist.scheduler import LoadScopeScheduling
