@@ -1,0 +1,204 @@
+"""`vllm-megamoe plan --from LINE` and `vllm serve` of the same line say the same, for every family and oddity.
+
+The server is asked up to its config stage, which is where it accepts or rejects before an engine process or a weight is
+touched; one process asks about all lines. Both get the same words; lines are such that nothing has to be corrected.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lanes.live.tiny_configs import TINY
+
+from vllm_megamoe.cli.model import read_files
+from vllm_megamoe.cli.report.make import make_report
+from vllm_megamoe.cli.request import Request
+from vllm_megamoe.errors import ConfigError
+
+SCRIPT = Path(__file__).with_name("agreement.py")
+COMMON = (
+    "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 128 --max-model-len 128 --skip-tokenizer-init "
+    "--enforce-eager"
+)
+MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
+NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 2}'"""
+BOTH = "-tp 2 -dp 2 --enable-expert-parallel"
+A3 = """--additional-config '{"megamoe": {"profile": "a3@9.2", "max_padding_overhead": 1000}}'"""
+
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+WITH_DRAFTS = [name for name, config in TINY.items() if any(config.get(key) for key in DRAFTS)]
+
+# What vLLM 0.32 itself rejects on a CPU, in its own words, before the plan is made.
+_MAMBA = "--mamba-block-size can only be set with --enable-prefix-caching"
+NOT_ASKED = {"Ling-2.5, one rank": _MAMBA, "Kimi-K3, one rank": _MAMBA, "Kimi-K3, tensor and data parallel": _MAMBA}
+
+QWEN, DEEPSEEK = TINY["Qwen3-MoE"], TINY["DeepSeek-V3"]
+NAMES = [f"model.layers.{i}.mlp.experts" for i in range(5)]
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+TENSORS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "g": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
+            "input_activations": {
+                "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True,
+            },
+        }
+    },
+    "ignore": ["lm_head"],
+}  # fmt: skip
+_SERVED = {
+    "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+Case = tuple[dict[str, Any], str]
+"""config.json, and flags beside those that all lines have. A key `hf_quant_config.json` is a file beside it."""
+
+ODDITIES: dict[str, Case] = {
+    # A key that is left out has the default of its config class.
+    "no number of experts": (without(QWEN, "num_experts"), ""),
+    "no top-k": (without(QWEN, "num_experts_per_tok"), ""),
+    "no sparse step": (without(QWEN, "decoder_sparse_step", "mlp_only_layers"), ""),
+    "no dense layers": (without(DEEPSEEK, "first_k_dense_replace", "num_nextn_predict_layers"), ""),
+    "no factor, no shared": (without(DEEPSEEK, "routed_scaling_factor", "n_shared_experts"), MTP),
+    "only sizes": ({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **_SERVED}, ""),
+    "mixtral by another name": (
+        {**without(TINY["Mixtral"], "num_local_experts"), "num_experts": 4}, ""),
+    "dbrx": (
+        {
+            "architectures": ["DbrxForCausalLM"], "model_type": "dbrx", "d_model": 64, "n_layers": 2, "n_heads": 4,
+            "vocab_size": 128, "max_seq_len": 128, "attn_config": {"kv_n_heads": 2, "clip_qkv": 8},
+            "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2, "ffn_act_fn": {"name": "silu"}},
+        },
+        "",
+    ),
+    "dense": ({**TINY["OLMoE"], "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_experts": None}, ""),
+    # Lists per layer, and values that no model has.
+    "list of layers too short": ({**DEEPSEEK, "moe_layer_freq": [0, 1]}, ""),
+    "list of layers": ({**DEEPSEEK, "moe_layer_freq": [0, 1, 1, 0, 1, 1], "num_hidden_layers": 6}, ""),
+    # Which experts are quantised.
+    "one expert left out by a pattern": (
+        {**QWEN, "quantization_config": {**TENSORS, "ignore": ["lm_head", r"re:.*mlp\.experts\.3\..*"]}}, ""),
+    "all experts left out": (
+        {**QWEN, "quantization_config": {**TENSORS, "ignore": ["lm_head", r"re:.*mlp\.experts.*"]}}, ""),
+    "compression_config": ({**QWEN, "compression_config": TENSORS}, ""),
+    "fp8, experts left out": ({**QWEN, "quantization_config": {**FP8, "modules_to_not_convert": NAMES}}, ""),
+    "fp8": ({**QWEN, "quantization_config": FP8}, ""),
+    "modelopt's file": (
+        {
+            **QWEN,
+            "hf_quant_config.json": {
+                "producer": {"name": "modelopt", "version": "0.29"},
+                "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+            },
+        },
+        "",
+    ),
+    # What speculation loads.
+    "quantised MTP, ngram": (
+        {**DEEPSEEK, "quantization_config": {**FP8, "modules_to_not_convert": NAMES}}, NGRAM),
+    "quantised MTP, mtp": ({**DEEPSEEK, "quantization_config": {**FP8, "modules_to_not_convert": NAMES}}, MTP),
+    # What the command line changes.
+    "overrides": (QWEN, """--hf-overrides '{"num_experts_per_tok": 5, "num_hidden_layers": 2}'"""),
+    "overrides with dots": (QWEN, "--hf-overrides.num_experts_per_tok 4"),
+    "override of the activation": (QWEN, """--hf-overrides '{"hidden_act": "gelu"}'"""),
+    "another config": (QWEN, "--hf-config-path {other}"),
+    # Layouts.
+    "experts do not divide": ({**QWEN, "num_experts": 9}, "-tp 2 --enable-expert-parallel"),
+    "ranks of a product": (QWEN, f"-tp 2 --enable-expert-parallel {A3}"),
+    "topk beyond a product": ({**QWEN, "num_experts": 64, "num_experts_per_tok": 20}, f"-tp 2 -ep {A3}"),
+    "gelu": ({**QWEN, "hidden_act": "gelu"}, ""),
+    "a wrong option": (QWEN, """--additional-config '{"megamoe": {"use_csae": "auto"}}'"""),
+    "lossy without consent": (QWEN, """--additional-config '{"megamoe": {"use_case": "a8w8-int"}}'"""),
+}  # fmt: skip
+
+CASES: dict[str, Case] = {
+    **{f"{name}, one rank": (config, "") for name, config in TINY.items()},
+    **{f"{name}, tensor and data parallel": (config, BOTH) for name, config in TINY.items()},
+    **{f"{name}, MTP": (TINY[name], MTP) for name in WITH_DRAFTS},
+    **ODDITIES,
+}
+
+
+def write(place: Path, config: dict[str, Any]) -> Path:
+    place.mkdir()
+    files = {name: content for name, content in config.items() if name.endswith(".json")}
+    for name, content in {**files, "config.json": without(config, *files)}.items():
+        (place / name).write_text(json.dumps(content))
+    return place
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    other = write(place / "other", {**QWEN, "num_experts": 6, "moe_intermediate_size": 32})
+    made = {name: write(place / str(number), config) for number, (name, (config, _)) in enumerate(CASES.items())}
+    return made | {"other": other}
+
+
+def flags_of(name: str, folders: dict[str, Path]) -> str:
+    return f"{COMMON} {CASES[name][1].replace('{other}', str(folders['other']))}"
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the server's config stage says of each line."""
+    cases = {name: {"folder": str(folders[name]), "flags": shlex.split(flags_of(name, folders))} for name in CASES}
+    file = tmp_path_factory.mktemp("lines") / "cases.json"
+    file.write_text(json.dumps(cases))
+    # A window that is large enough: the command line does not know the server's environment.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+    environment["HCCL_BUFFSIZE"] = "4096"
+    command = [sys.executable, str(SCRIPT), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    found: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("CASE "):
+            found |= json.loads(line.removeprefix("CASE "))
+    assert set(found) == set(CASES), done.stderr[-3000:]
+    return found
+
+
+def command_line(folder: Path, flags: str) -> dict[str, Any]:
+    """The command's verdict in the server's terms."""
+    try:
+        report, plan, _ = make_report(read_files(str(folder)), Request({}, line=f"vllm serve {folder} {flags}"))
+    except ConfigError as error:
+        return {"error": str(error)}
+    assert [step for step in report.corrections if not step.what.startswith("HCCL")] == []
+    if not report.holds:
+        said = [
+            f"{v.where}: {v.got}; expected {v.expected}. {v.remedy}" if v.expected else v.got for v in report.violations
+        ]
+        return {"refused": said}
+    return {"plans": [repr(layer) for layer in plan.layers] if plan else []}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_ASKED])
+def test_both_say_the_same(name: str, folders: dict[str, Path], server: dict[str, Any]) -> None:
+    assert command_line(folders[name], flags_of(name, folders)) == server[name]
+
+
+@pytest.mark.parametrize("name", NOT_ASKED)
+def test_what_vllm_rejects_is_still_so(name: str, server: dict[str, Any]) -> None:
+    assert NOT_ASKED[name] in server[name]["vllm"]
+
+
+def test_the_lines_end_in_every_way(server: dict[str, Any]) -> None:
+    """Equal answers mean something only where answers differ."""
+    ways = [next(iter(found)) for found in server.values()]
+    assert {"plans", "refused", "error"} <= set(ways)
+    assert sum(bool(found.get("plans")) for found in server.values()) > 40
