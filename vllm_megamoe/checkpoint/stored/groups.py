@@ -28,14 +28,16 @@ def _unpack(words: Tensor, bits: int) -> Tensor:
 
 
 def _grouped(codes: Tensor, scale: Tensor, groups: Tensor, bits: Literal[4, 8]) -> Matrix:
-    """Codes with their zero points taken away [N, K], scales [N, G], the group of each input int64 [K]."""
-    if (
-        scale.shape[1] == 1
-        and bool((scale > 0).all())
-        and int(codes.min()) >= -(1 << (bits - 1))
-        and int(codes.max()) < 1 << (bits - 1)
-    ):
-        return IntMatrix(codes.to(torch.int8), scale[:, 0].contiguous(), bits)
+    """Codes with their zero points taken away [N, K], scales [N, G], the group of each input int64 [K].
+
+    With one group a row the codes are integers with a scale per channel; codes that a zero point moved beyond 4 bits still
+    fits 8.
+    """
+    if scale.shape[1] == 1 and bool((scale > 0).all()):
+        least, most = int(codes.min()), int(codes.max())
+        for width in (4, 8):
+            if bits <= width and -(1 << (width - 1)) <= least and most < 1 << (width - 1):
+                return IntMatrix(codes.to(torch.int8), scale[:, 0].contiguous(), 4 if width == 4 else 8)
     return RealMatrix(codes.float() * scale[:, groups])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ STORED: dict[str, Stored] = {
     "fp8-block": Fp8Blocks(),
     "fp8-block-ue8m0": Fp8Blocks(),
     "deepseek-v4-fp4": Mx("e2m1", scale="scale"),
+    "deepseek-v4-fp8": Fp8Blocks(scale="scale"),
     "mxfp8": Mx("e4m3", scale="weight_scale_inv"),
     "compressed-tensors-w8a8": IntPerChannel(8),
     "compressed-tensors-w8a16": CtPacked(8),
@@ -82,24 +84,29 @@ STORED: dict[str, Stored] = {
     "awq-int4": Awq(),
     "awq-int4-group": Awq(),
 }
-"""AutoRound's integers come in GPTQ's or AWQ's packing, which the section says; `stored_of` looks."""
+"""AutoRound's integers come in GPTQ's or AWQ's packing, GPTQ's in two versions; `stored_of` asks the section."""
 
 
-def stored_of(name: str, packing: str = "") -> Stored:
+def stored_of(name: str, section: Mapping[str, Any] | None = None) -> Stored:
     """How a format stores a projection.
 
     Args:
         name: the format's stable name.
-        packing: what the config says of integers that come in several packings (AutoRound's `packing_format`).
+        section: the checkpoint's quantization_config, which says how integers are packed (`packing_format` of
+            AutoRound, `checkpoint_format` of GPTQ).
 
     Raises:
         CheckpointError: the format is known by name and cannot be read.
     """
-    if "awq" in packing and name.startswith("auto-round-int4"):
+    said = {key: str((section or {}).get(key) or "") for key in ("packing_format", "checkpoint_format")}
+    if "awq" in said["packing_format"] and name.startswith("auto-round-int4"):
         return Awq()
-    if name not in STORED:
+    found = STORED.get(name)
+    if found is None:
         raise CheckpointError(
             f"experts in the format {name!r}: not available yet; expected one of {', '.join(sorted(STORED))}. Use "
             "another checkpoint of this model."
         )
-    return STORED[name]
+    if isinstance(found, Gptq) and "v2" in said["checkpoint_format"]:
+        return Gptq(found.bits, zero_is_one_less=False)
+    return found
