@@ -108,6 +108,7 @@ def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> N
     [
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": 2**40}, "1099511627776 decoder layers; expected at most 10000"),
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": -1}, "-1 decoder layers"),
+        ("Qwen3MoeForCausalLM", {"num_experts": 2**70}, "1180591620717411303424 experts in a layer; expected at most"),
         ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2**40}, "1099511627776 draft layers"),
         ("DeepseekV3ForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0; expected a whole number from 1"),
         ("SarvamMLAForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0"),

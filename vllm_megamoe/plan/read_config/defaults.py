@@ -35,7 +35,12 @@ def installed_defaults(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if model_type not in CONFIG_MAPPING:
         return None
     config_class = CONFIG_MAPPING[model_type]
-    return _filled(config, config_class().to_dict(), getattr(config_class, "attribute_map", {}))
+    try:
+        defaults = config_class().to_dict()
+    except (TypeError, ValueError):
+        # A class that cannot be made from nothing has no defaults for all.
+        return None
+    return _filled(config, defaults, getattr(config_class, "attribute_map", {}))
 
 
 def _filled(config: Mapping[str, Any], defaults: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:

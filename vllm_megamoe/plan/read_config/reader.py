@@ -21,6 +21,9 @@ from vllm_megamoe.plan.registry import taught
 MOST_LAYERS = 10_000
 """No model has more by far; a config with a typing error must not keep the reader busy for days."""
 
+MOST_EXPERTS = 100_000
+"""As MOST_LAYERS; every expert of a layer may have to be asked for its format."""
+
 
 def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) -> tuple[MoeFacts, ...]:
     """Facts of every MoE layer, draft layers last; none when the config names no routed experts.
@@ -33,8 +36,13 @@ def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) ->
     """
     values = {**_section(family, keys), **keys.values}
     keys = Keys(values, _num_layers(family, Keys(values)))
-    if keys.integer(*family.num_experts) < 2 or not keys.integer(*family.topk):
+    experts = keys.integer(*family.num_experts)
+    if experts < 2 or not keys.integer(*family.topk):
         return ()
+    if experts > MOST_EXPERTS:
+        raise ConfigError(
+            f"config.json: {experts} experts in a layer; expected at most {MOST_EXPERTS}. Correct the file."
+        )
     decoder = [_layer(family, keys, i, inside + family.name.format(layer=i), format_of) for i in _decoder(family, keys)]
     drafts = [
         _layer(family, keys, number, name, format_of, draft=True) for number, name in _drafts(family, keys, inside)
