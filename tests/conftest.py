@@ -1,7 +1,6 @@
-"""What all tests share: folders, ranks with engines, how work is divided, drawn examples, and skips told at the end.
+"""What all tests share: folders, ranks with engines, how work is divided, and skips told at the end.
 
-Drawn examples: Hypothesis takes the same few in every `make test` (profile `same`), and new ones, more of them, in
-`make test-full` (profile `new`), where a failure prints the line that reproduces it.
+Drawn examples: see drawn.py.
 
 Division (`pytest -n`): all tests that share engines stay with one worker, which begins with them because they take
 longest; of the others each file stays whole.
@@ -15,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import drawn  # noqa: F401
 import pytest
-from hypothesis import settings
 
 from vllm_megamoe.testing.engines import EngineRanks
 
@@ -25,10 +24,6 @@ SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 SKIPS_OPTION = "--skips-need-a-reason"
 ENGINE_FILES = ("tests/engine/", "tests/families/test_served.py")
-
-settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
-settings.register_profile("new", derandomize=False, deadline=None, max_examples=300, print_blob=True)
-settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _with_engines(nodeid: str) -> bool:
     return nodeid.startswith(ENGINE_FILES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """`-n auto`: one worker for the engines, the rest for all else; more than six would wait for the engines."""
+    return min(max(len(os.sched_getaffinity(0)), 2), 6)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,7 +10,6 @@ import pytest
 from vllm_megamoe import environment
 from vllm_megamoe.environment import (
     VARIABLES,
-    check_environment,
     choose_profile,
     given_timeout_s,
     hccl_buffsize,
@@ -84,11 +83,7 @@ def test_a_product_without_the_operator_has_its_reason() -> None:
 def test_every_wrong_variable_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, texts in WRONG.items():
         monkeypatch.setenv(name, texts[0])
-    with pytest.raises(ConfigError) as error:
-        check_environment()
-    title, *lines = str(error.value).splitlines()
-    assert title == "The environment is wrong:"
-    assert [line.split("=")[0] for line in lines] == [f"  - {name}" for name in VARIABLES if name in WRONG]
+    assert [sentence.split("=")[0] for sentence in wrong_variables()] == [name for name in VARIABLES if name in WRONG]
 
 
 def test_two_that_contradict_each_other_are_told() -> None:

@@ -158,17 +158,6 @@ def wrong_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     return wrong
 
 
-def check_environment() -> None:
-    """Reject every wrong variable at once; for the config stage, before anything heavy.
-
-    Raises:
-        ConfigError: see `wrong_variables`.
-    """
-    wrong = wrong_variables()
-    if wrong:
-        raise ConfigError("\n".join(["The environment is wrong:", *(f"  - {line}" for line in wrong)]))
-
-
 def simulated_profile() -> str:
     """The product and revision that VLLM_MEGAMOE_SIMULATE names, empty when nothing is simulated.
 

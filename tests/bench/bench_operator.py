@@ -1,28 +1,44 @@
 """Time one MoE layer through the operator's twin beside vLLM's own CPU MoE, in one run.
 
-    python tests/bench/bench_operator.py [--write docs/benchmarks.md] [--rows 1 8 64 1024] [--repeats 5]
+    PYTHONPATH=tests python -m bench.bench_operator [--write docs/benchmarks.md] [--rows 1 8 64 1024] [--repeats 3]
 
 Every figure of a row is measured in turn, round after round, and the median is taken; quote the ratios, not the times.
+It takes some minutes and tells on the error output how far it is.
 """
 
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
-from layers import HIDDEN, NUM_EXPERTS, TOPK, WIDTH, Layer, operator_layers, vllm_layer
+from bench.layers import HIDDEN, NUM_EXPERTS, TOPK, WIDTH, Layer, operator_layers, vllm_layer
 
 Run = Callable[[], object]
 
+ROWS = [1, 8, 64, 1024]
+REPEATS = 3
 
-def medians(runs: dict[str, Run], repeats: int) -> dict[str, float]:
+
+def rounds(rows: int, repeats: int) -> int:
+    """How often a column is measured; large steps take longest and vary least."""
+    return repeats if rows <= 64 else max(1, repeats // 2)
+
+
+def tell(text: str) -> None:
+    """Say at once how far the run is."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def medians(runs: dict[str, Run], repeats: int, what: str) -> dict[str, float]:
     """Milliseconds by name; the first round warms up and does not count."""
     seen: dict[str, list[float]] = {name: [] for name in runs}
     for count in range(repeats + 1):
+        tell(f"{what}, " + (f"round {count} of {repeats}" if count else "warm-up"))
         for name, run in runs.items():
             start = time.perf_counter()
             run()
@@ -43,6 +59,7 @@ def matmuls(rows: int) -> dict[str, Run]:
 
 def table(rows_list: list[int], repeats: int) -> str:
     """Markdown: a line per use case, a column per row count, each as a ratio to vLLM's MoE of the same run."""
+    tell("making the layers: vLLM's own, and the operator in six use cases")
     layers: dict[str, Layer] = {"vLLM CPU MoE, BF16": vllm_layer(), **operator_layers()}
     base = "vLLM CPU MoE, BF16"
     columns: dict[int, dict[str, float]] = {}
@@ -54,7 +71,7 @@ def table(rows_list: list[int], repeats: int) -> str:
         runs: dict[str, Run] = {name: partial(layer, x, ids, weights) for name, layer in layers.items()}
         # One machine product of 1024 * 8 rows takes minutes where the CPU has no such instruction.
         small = matmuls(rows) if rows <= 64 else {}
-        columns[rows] = medians(runs | small, repeats if rows <= 64 else max(1, repeats // 2))
+        columns[rows] = medians(runs | small, rounds(rows, repeats), f"{rows} rows")
     names = list(columns[rows_list[0]])
     lines = ["| | " + " | ".join(f"{rows} rows" for rows in rows_list) + " |", "|---" * (len(rows_list) + 1) + "|"]
     for name in names:
@@ -69,20 +86,26 @@ def _cell(column: dict[str, float], name: str, base: str) -> str:
     return f"{column[name]:.1f} ms" if name == base else f"{column[name] / column[base]:.2f}"
 
 
-def report(rows_list: list[int], repeats: int) -> str:
-    """The page: what was measured, where, and the table."""
+def introduction(rows_list: list[int], repeats: int) -> str:
+    """What is measured, and how."""
+    times = ", ".join(f"{rounds(rows, repeats)} of {rows} rows" for rows in rows_list)
     return f"""# Benchmarks
 
 One MoE layer of hidden {HIDDEN}, intermediate {WIDTH}, {NUM_EXPERTS} experts, top-{TOPK}, on one rank.
 
 - First line: milliseconds of vLLM's own CPU MoE.
-- All other lines: time divided by that of the first line, measured in turn in the same run (median of {repeats} rounds,
-  half as many for 1024 rows).
+- All other lines: time divided by that of the first line, measured in turn in the same run.
+- Every figure is the median of several rounds: {times}.
 - Last lines: one plain matrix product of the machine, [rows x {TOPK}, {HIDDEN}] with [{HIDDEN}, {2 * WIDTH}].
 
 The twin is a yardstick for results, not for speed: it computes in float32 on stored bytes, block by block. These
 figures say nothing about an NPU.
+"""
 
+
+def report(rows_list: list[int], repeats: int) -> str:
+    """The page: what was measured, where, and the table."""
+    return f"""{introduction(rows_list, repeats)}
 {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}; `make bench` writes this page.
 
 {table(rows_list, repeats)}
@@ -91,8 +114,8 @@ figures say nothing about an NPU.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 1024])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--write", type=Path, help="also write the page to this file")
     arguments = parser.parse_args()
     page = report(arguments.rows, arguments.repeats)

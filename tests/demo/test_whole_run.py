@@ -1,5 +1,6 @@
 """The demo from begin to end on a fake server: what it shows, what it keeps, when it fails."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,27 @@ def test_tells_all_and_keeps_the_baseline(start: Callable[..., DemoRun]) -> None
     assert "largest log-probability difference: 0.0156" in second.output()
     assert second.output().count("kept from before") == 2
     assert second.output().count("vllm serve") == 1
+
+
+def test_says_how_long_it_takes_and_took_and_what_it_waits_for(start: Callable[..., DemoRun]) -> None:
+    """An estimate first, our own words while it waits, the total last; vLLM's log lines stay in the log."""
+    first = start()
+    assert first.wait() == 0, first.output()
+    lines = first.output().splitlines()
+    estimate = re.fullmatch(r"This takes some (\d+) s on two cores that have nothing else to do\.", lines[0])
+    assert estimate
+    assert re.match(r"Done in \d+ s\. A second run keeps what is in ", lines[-1])
+    assert re.search(r"^    waiting for the server, some \d+ s\n    \d+ s  vLLM starts: ", first.output(), re.MULTILINE)
+    assert first.output().count("    done in ") == 2
+    assert "stubborn child is up" in first.cache.log("server").read_text()
+    assert "stubborn child is up" not in first.output()
+    assert "[fake.py:1]" not in first.output()
+
+    second = start()
+    assert second.wait() == 0, second.output()
+    shorter = re.match(r"This takes some (\d+) s", second.output())
+    assert shorter
+    assert int(shorter[1]) < int(estimate[1])
 
 
 def test_load_counts_only_what_the_demo_asked(start: Callable[..., DemoRun]) -> None:

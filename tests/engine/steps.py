@@ -87,7 +87,6 @@ def _seen(y: Tensor, *, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, **_: 
 
 def layers(llm: Any) -> list[dict[str, Any]]:
     """What the MoE layers of this rank hold."""
-    from vllm_megamoe.experts.convert import operand_bytes
 
     found = []
     for name, module in model_of(llm).named_modules():
@@ -99,7 +98,7 @@ def layers(llm: Any) -> list[dict[str, Any]]:
                     "use_case": str(state.plan.use_case),
                     "calls": state.calls,
                     "steps": state.steps,
-                    "bytes": operand_bytes(state.operands),
+                    "bytes": state.operands.nbytes,
                     "plan_bytes": state.plan.weight_bytes,
                     "chunk": state.plan.capacity.chunk,
                     "counts": state.counts.tolist(),

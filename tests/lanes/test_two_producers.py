@@ -64,6 +64,16 @@ def test_both_say_the_same(model: str, built: dict[str, Any]) -> None:
     assert from_config
 
 
+@pytest.mark.parametrize("model", [name for name in TINY if name not in NOT_BUILT])
+def test_families_that_split_their_rows(model: str, built: dict[str, Any]) -> None:
+    """Where tensor and data parallelism are both on, by what the model's own code tells its MoE layers."""
+    said = {layer.splits_rows for layer in read_layers(TINY[model])}
+    if said <= {"always", "never"}:
+        assert built[model]["splits_rows"] == [said == {"always"}]
+    # Kimi-K3 asks the parallel sizes themselves, and DeepSeek-V4's files differ by platform.
+    assert said <= {"always", "never"} or model in ("Kimi-K3", "DeepSeek-V4")
+
+
 # Families that the operator has no activation or no place for: the config stage ends there.
 REJECTED = {
     "gpt-oss": "experts carry biases",

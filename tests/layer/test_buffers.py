@@ -222,6 +222,6 @@ def test_real_storage_that_was_replaced_rejects_calls(monkeypatch: pytest.Monkey
     dist.destroy_process_group(groups[0])
     third = state_of(case, 0, plan_of(case), seat=replace(ALONE, group=groups[1]))
     assert third.buffer is new.buffer
-    with pytest.raises(OperatorError, match="was destroyed"):
+    with pytest.raises(OperatorError, match="sym_buffer=a destroyed buffer; expected a live one"):
         old.run(*rows_of(case, 0))
     third.run(*rows_of(case, 0))

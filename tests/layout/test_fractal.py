@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def test_a_fractal_is_512_bytes() -> None:
         assert to_nz(index_matrix(32, 128), c0)[0, 0].numel() * itemsize == 512
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, 400), deadline=None)
 @given(st.integers(1, 50), st.integers(1, 100), st.sampled_from([8, 16, 32, 64]), st.integers(0, 3))
 def test_round_trip(rows: int, columns: int, c0: int, experts: int) -> None:
     matrix = index_matrix(max(experts, 1) * rows, columns)

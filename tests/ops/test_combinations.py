@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ops.compare import check, check_bits
@@ -25,7 +26,6 @@ ACTIVATIONS = [
 SHAPES = [(96, 64), (160, 96), (72, 40)]
 drawn = settings(
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -91,13 +91,13 @@ def hold(case: Case, form: Form, world: World | None) -> None:
     (check if case.combine_comm_mode else check_bits)(case, form, world)
 
 
-@settings(drawn, max_examples=400)
+@settings(drawn, max_examples=examples(150, 2000))
 @given(case=cases(1), form=forms)
 def test_on_one_rank(case: Case, form: Form) -> None:
     hold(case, form, None)
 
 
-@settings(drawn, max_examples=150)
+@settings(drawn, max_examples=examples(50, 500))
 @given(case=cases(2), form=forms)
 def test_on_two_ranks(two_ranks: World, case: Case, form: Form) -> None:
     hold(case, form, two_ranks)

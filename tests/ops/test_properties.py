@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ops.compare import run
@@ -14,9 +15,9 @@ from vllm_megamoe.testing.ranks import World
 
 USE_CASES = ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"]
 INTEGER = ["a8w8-int", "a8w4-int"]
-quick = settings(max_examples=12, deadline=None, derandomize=True)
+quick = settings(max_examples=examples(12, 150), deadline=None)
 with_ranks = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(8, 80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -102,8 +102,13 @@ def release_9_1(calls: Calls) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     """An installed release 9.1; what it was called with."""
     made: Calls = []
-    # As torch_npu does at its import; the same name may be given twice.
+    # As torch_npu does at its import; the same name may be given twice. It stays for the life of the process, so torch
+    # gets a module of that name too: torch.compile asks every device whether it is there.
     torch.utils.rename_privateuse1_backend("npu")
+    if not hasattr(torch, "npu"):
+        absent = ModuleType("torch.npu")
+        absent.is_available = lambda: False  # type: ignore[attr-defined]
+        torch._register_device_module("npu", absent)
     torch_npu = ModuleType("torch_npu")
     torch_npu.npu = ModuleType("torch_npu.npu")  # type: ignore[attr-defined]
     torch_npu.npu.is_available = lambda: True  # type: ignore[attr-defined]

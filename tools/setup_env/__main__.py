@@ -15,7 +15,7 @@ from tools.setup_env import stamp
 from tools.setup_env.pins import read_pins
 from tools.setup_env.places import ROOT, Places
 from tools.setup_env.say import SetupError, Timer, complain, say
-from tools.setup_env.steps import run_steps
+from tools.setup_env.steps import DISK_GIB, run_steps
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def _set_up(places: Places) -> int:
     if reason is None:
         return 0
     timer = Timer()
-    say(f"{reason}; the first time takes a few minutes and about 3.5 GB")
+    say(f"{reason}; the first time takes a few minutes and up to {DISK_GIB} GB of disk")
     run_steps(places, pins)
     if shutil.which("g++") is None:
         say("note: there is no g++ on PATH; vLLM compiles models with it, so add --enforce-eager to `vllm serve`")

@@ -13,8 +13,8 @@ import torch, transformers, vllm, vllm_megamoe
 def same(what, got, expected):
     assert got == expected, f"{what}: {got!r} is installed, {expected!r} is expected"
 
-same("torch", torch.__version__, WANTED["torch"])
-same("vllm", metadata.version("vllm"), WANTED["vllm"])
+same("torch", torch.__version__, EXPECTED["torch"])
+same("vllm", metadata.version("vllm"), EXPECTED["vllm"])
 plugins = [point.value for point in metadata.entry_points(group="vllm.general_plugins", name="megamoe")]
 same("plugin megamoe", plugins, ["vllm_megamoe.plugin:register"])
 for name in LEFT_OUT:
@@ -31,6 +31,6 @@ _ADVICE = "Remove the environment's folder and run the same command again; if it
 
 def check(places: Places, expected: list[Pin]) -> None:
     """Import the big packages, compare versions, and start the command `vllm`; SetupError when one of them fails."""
-    header = f"WANTED = { {pin.name: pin.version for pin in expected}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
+    header = f"EXPECTED = { {pin.name: pin.version for pin in expected}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
     run_logged([str(places.python), "-c", header + _CODE], places.log, "the environment does not work", _ADVICE)
     run_logged([str(places.venv / "bin" / "vllm"), "--version"], places.log, "`vllm` does not start", _ADVICE)

@@ -126,11 +126,6 @@ def transform_weights_for_mega_moe(
     return convert(experts, UseCase(use_case), hidden=hidden, intermediate_hidden=intermediate_hidden, stacked=stacked)
 
 
-def operand_bytes(operands: LayerOperands) -> int:
-    """`LayerOperands.nbytes`."""
-    return operands.nbytes
-
-
 def to_kind(experts: Experts, use_case: UseCase) -> Experts:
     """The experts as a use case computes with them: the same object, or one step further.
 

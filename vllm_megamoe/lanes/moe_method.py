@@ -21,7 +21,6 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 from vllm.model_executor.utils import set_weight_attrs
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.experts.convert import operand_bytes
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.load_report import REPORT
@@ -188,7 +187,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             self.seat.size,
             plan.experts_per_rank,
             plan.shared.pieces if shared else 0,
-            operand_bytes(operands) + (operand_bytes(shared) if shared else 0),
+            operands.nbytes + (shared.nbytes if shared else 0),
             plan.num_max_tokens_per_rank,
         )
 

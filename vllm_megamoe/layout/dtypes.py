@@ -33,7 +33,7 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
         LayoutError: a code that the operator does not know.
     """
     if isinstance(value, bool):  # Python's True is an int, and torch's enum number 1 is INT8
-        raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype or a number, {_known()}.")
+        raise LayoutError(_wrong(where, value))
     if value is None or (isinstance(value, int) and value == _UNDEFINED):
         return None
     if isinstance(value, torch.dtype) and value in _OF_TORCH:
@@ -42,11 +42,13 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
         return _OF_ENUM[value]
     if isinstance(value, int) and value - CODE_OFFSET in set(AclDtype):
         return AclDtype(value - CODE_OFFSET)
-    raise LayoutError(f"{where}={value!r} is no dtype code; expected a torch dtype or a number, {_known()}.")
+    raise LayoutError(_wrong(where, value))
 
 
-def _known() -> str:
-    return "1, 23, 24, 45 or one of " + ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
+def _wrong(where: str, value: object) -> str:
+    known = ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
+    expected = f"a torch dtype, 1, 23, 24, 45, or one of {known}"
+    return f"{where}={value!r} is no dtype code; expected {expected}. Pass one of these."
 
 
 def dtype_of(value: torch.dtype) -> AclDtype | None:

@@ -185,7 +185,8 @@ def _names_like_experts(config: Mapping[str, Any], inside: str = "") -> Iterator
         if isinstance(value, Mapping):
             if key not in SECTION_KEYS:
                 yield from _names_like_experts(value, f"{inside}{key}.")
-        elif value and ("expert" in str(key).lower() or "moe" in str(key).lower().split("_")):
+        # A number may be a key in vLLM's view of a config (id2label).
+        elif value and ("expert" in (word := str(key).lower()) or "moe" in word.split("_")):
             yield f"{inside}{key}"
 
 

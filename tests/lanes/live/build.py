@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from blocks import BLOCKS
 from stand_ins import install, know
-from vllm.config import set_current_vllm_config
+from vllm.config import ParallelConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.fused_moe import layer as fused_moe
 from vllm.model_executor.model_loader.utils import initialize_model
 
 from vllm_megamoe.checkpoint.formats import BF16
@@ -32,6 +33,21 @@ from vllm_megamoe.lanes.layer_facts import read_layer
 
 # The model whose engine config holds the blocks.
 HOST = "Qwen3-MoE"
+
+ROWS: list[bool] = []
+"""What each layer built so far says of its rows where tensor and data parallelism are both on."""
+
+
+def watch_rows() -> None:
+    """Pretend to models that both are on, and record which of them split their rows; the layers themselves are not."""
+    make = fused_moe.make_parallel_config
+
+    def recording(is_sequence_parallel: bool, **given: Any) -> Any:
+        ROWS.append(is_sequence_parallel)
+        return make(is_sequence_parallel=False, **given)
+
+    fused_moe.make_parallel_config = recording
+    ParallelConfig.use_sequence_parallel_moe = property(lambda self: True)
 
 
 def config_of(folder: Path, drafts: bool, quantization: str | None) -> Any:
@@ -96,6 +112,7 @@ def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous
     folder.mkdir()
     know(config["model_type"])
     (folder / "config.json").write_text(json.dumps(host if block else config))
+    ROWS.clear()
     vllm_config = config_of(folder, drafts, None)
     with inside(vllm_config, rendezvous):
         for layer in range(1, config["num_hidden_layers"]) if block else ():
@@ -105,6 +122,7 @@ def build(config: dict[str, Any], host: dict[str, Any], folder: Path, rendezvous
     return {
         "layers": [asdict(read_layer(r.routed_experts, BF16, runner=r, text_config=text_config)) for r in runners],
         "bare": [asdict(read_layer(r.routed_experts, BF16, text_config=text_config)) for r in runners],
+        "splits_rows": sorted(set(ROWS)),
         "carried": "a block alone" if block else carried(folder, drafts, rendezvous),
     }
 
@@ -113,6 +131,7 @@ def main(configs_file: str, folder: str) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.bfloat16)
     install()
+    watch_rows()
     configs, place = json.loads(Path(configs_file).read_text()), Path(folder)
     for name, config in configs.items():
         try:

@@ -189,15 +189,15 @@ class Heard(logging.Handler):
 def unknown(model: str, family: Family | None = None) -> dict[str, Any]:
     """Build a model whose architecture stands in no table: what is logged, and the facts that its layers run with."""
     heard = Heard()
-    architecture = CONFIGS[model]["architectures"][0]
-    row, generic = reader.BY_ARCHITECTURE.pop(architecture), reader.generic
+    family_of, generic = reader.family_of, reader.generic
+    reader.family_of = lambda *architectures: None
     logging.getLogger("vllm_megamoe").addHandler(heard)
     reader.generic = (lambda keys: family) if family else generic
     try:
         config = made(model)
         found = methods(sent(config))
     finally:
-        reader.BY_ARCHITECTURE[architecture], reader.generic = row, generic
+        reader.family_of, reader.generic = family_of, generic
         logging.getLogger("vllm_megamoe").removeHandler(heard)
     return {
         "planned": len(config.quant_config.carried.plan.layers),

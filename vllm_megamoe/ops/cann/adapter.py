@@ -124,7 +124,7 @@ class PackagesBuffer:
 
     def __init__(self, own: Any) -> None:
         self.own = own
-        self._context = getattr(own, "context", None)
+        self._context: Any = getattr(own, "context", None)
         self._seen: dict[str, Any] = {}
 
     def tell(self, buffer: SymmBuffer) -> None:
