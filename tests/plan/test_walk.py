@@ -36,7 +36,7 @@ def walk(seed: int, formats: tuple[ExpertsFormat, ...]) -> tuple[int, int]:
 
 def test_a_plan_or_a_reason() -> None:
     plans, refusals = walk(1, FORMATS_FEW)
-    assert plans > 100
+    assert plans > 30
     assert refusals > 1000
 
 
@@ -44,7 +44,7 @@ def test_a_plan_or_a_reason() -> None:
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_a_plan_or_a_reason_for_every_format(seed: int) -> None:
     plans, refusals = walk(seed, ALL_FORMATS)
-    assert plans > 100
+    assert plans > 30
     assert refusals > 1000
 
 
