@@ -30,8 +30,7 @@ def _unpack(words: Tensor, bits: int) -> Tensor:
 def _grouped(codes: Tensor, scale: Tensor, groups: Tensor, bits: Literal[4, 8]) -> Matrix:
     """Codes with their zero points taken away [N, K], scales [N, G], the group of each input int64 [K].
 
-    With one group a row the codes are integers with a scale per channel; codes that a zero point moved beyond 4 bits still
-    fits 8.
+    With one group a row they are integers with a scale per channel; what a zero point moved beyond 4 bits fits 8.
     """
     if scale.shape[1] == 1 and bool((scale > 0).all()):
         least, most = int(codes.min()), int(codes.max())
