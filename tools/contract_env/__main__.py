@@ -10,7 +10,7 @@ from tools.contract_env import ascend, stamp
 from tools.contract_env.final_check import check
 from tools.contract_env.places import DEFAULT_VENV, ContractPlaces, ascend_pin
 from tools.setup_env import steps
-from tools.setup_env.__main__ import _alone
+from tools.setup_env.__main__ import alone
 from tools.setup_env.pins import Pin, find_pin, read_pins
 from tools.setup_env.places import ROOT
 from tools.setup_env.say import SetupError, Timer, complain, say
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="the environment's folder")
     places = ContractPlaces(root=ROOT, venv=parser.parse_args().venv.absolute())
     try:
-        with _alone(places):
+        with alone(places):
             return _set_up(places)
     except SetupError as error:
         complain(str(error))

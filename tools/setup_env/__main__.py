@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment's folder")
     places = Places(root=ROOT, venv=parser.parse_args().venv.absolute())
     try:
-        with _alone(places):
+        with alone(places):
             return _set_up(places)
     except SetupError as error:
         complain(str(error))
@@ -48,7 +48,7 @@ def _set_up(places: Places) -> int:
 
 
 @contextmanager
-def _alone(places: Places) -> Iterator[None]:
+def alone(places: Places) -> Iterator[None]:
     """Hold a lock on the clone's folder, so that two commands started at once do not set up the same environment."""
     handle = os.open(places.root, os.O_RDONLY)
     try:
