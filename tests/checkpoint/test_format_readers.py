@@ -67,6 +67,32 @@ def test_sections(section: dict[str, Any], expected: str) -> None:
     assert found(section) == expected
 
 
+def test_a_weight_of_two_stages_is_neither_of_them() -> None:
+    stages = [{"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "int4", "qscheme": "per_channel"}]
+    section = {"quant_method": "quark", "global_quant_config": {"weight": stages}}
+    assert found(section) == "quark fp8_e4m3 per_tensor over int4 per_channel"
+    assert found({**section, "global_quant_config": {"weight": stages[:1]}}) == "quark-fp8"
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        # GPTQ: a rule for some modules, and a list of all that is quantised (auto_gptq.py).
+        ({"dynamic": {"+:.*experts.*": {"bits": 8}}}, "gptq-int8"),
+        ({"dynamic": {"+:.*attn.*": {"bits": 8}}}, "gptq-int4"),
+        ({"modules_in_block_to_quantize": [["self_attn.q_proj"], ["mlp.experts"]]}, "gptq-int4"),
+        ({"modules_in_block_to_quantize": ["self_attn.q_proj"]}, "bf16"),
+    ],
+)
+def test_gptqs_rules_per_module(section: dict[str, Any], expected: str) -> None:
+    assert found({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, **section}) == expected
+
+
+@pytest.mark.parametrize(("blocks", "expected"), [("model.layers", "auto-round-int4"), (["vision"], "bf16")])
+def test_blocks_that_auto_round_quantised(blocks: Any, expected: str) -> None:
+    assert found({"quant_method": "auto-round", "bits": 4, "block_name_to_quantize": blocks}) == expected
+
+
 @pytest.mark.parametrize(
     "section",
     [

@@ -112,6 +112,8 @@ def test_each_defect_has_its_command(env: Environment, name: str, state: str, re
         ("VLLM_MEGAMOE_PROFIL", "a3@9.1", "wrong", "Did you mean VLLM_MEGAMOE_PROFILE?"),
         ("HCCL_BUFFSIZE", "512", "ok", ""),
         ("HCCL_BUFFSIZE", "1G", "wrong", "export HCCL_BUFFSIZE="),
+        ("HCCL_BUFFSIZE", "0", "wrong", "export HCCL_BUFFSIZE="),
+        ("VLLM_PLUGINS", "megamoe2", "wrong", "export VLLM_PLUGINS=megamoe2,megamoe"),
         ("VLLM_PLUGINS", "ascend", "wrong", "export VLLM_PLUGINS=ascend,megamoe"),
         ("VLLM_PLUGINS", "ascend,megamoe", "ok", ""),
     ],

@@ -66,6 +66,12 @@ def test_b08_a_window_that_is_too_small_is_set_to_what_the_plan_needs(model: str
     assert steps(report("--from", f"HCCL_BUFFSIZE=much {line}"))["set"] == [f"HCCL_BUFFSIZE={needed}"]
 
 
+@pytest.mark.parametrize("given", ["megamoe2", "ascend,megamoe2", "megamoe2,notmegamoe"])
+def test_a_plugin_whose_name_holds_ours_is_another_one(given: str, model: str) -> None:
+    found = report("--from", f"VLLM_PLUGINS={given} vllm serve {model}")
+    assert f"VLLM_PLUGINS={given},megamoe" in steps(found)["set"]
+
+
 @pytest.mark.parametrize("flags", ["-tp 8", "--data-parallel-size 8", "-tp 2 -dp 4 --no-enable-expert-parallel"])
 def test_b66_ranks_without_expert_parallelism_get_the_flag(model: str, flags: str) -> None:
     found = report("--from", f"vllm serve {model} {flags}", "--profile", "a3@9.1")

@@ -111,6 +111,9 @@ ODDITIES: dict[str, Case] = {
     "quantised MTP, ngram": (
         {**DEEPSEEK, "quantization_config": {**FP8, "modules_to_not_convert": NAMES}}, NGRAM),
     "quantised MTP, mtp": ({**DEEPSEEK, "quantization_config": {**FP8, "modules_to_not_convert": NAMES}}, MTP),
+    "MTP layers in a folder of their own": (DEEPSEEK, "-sc.model {mtp} -sc.num_speculative_tokens 1"),
+    "quantised MTP layers in a folder of their own": (DEEPSEEK, "-sc.model {fp8} -sc.num_speculative_tokens 1"),
+    "a draft model with experts": (QWEN, "-sc.method draft_model -sc.model {other} -sc.num_speculative_tokens 1"),
     # What the command line changes.
     "overrides": (QWEN, """--hf-overrides '{"num_experts_per_tok": 5, "num_hidden_layers": 2}'"""),
     "overrides with dots": (QWEN, "--hf-overrides.num_experts_per_tok 4"),
@@ -144,13 +147,21 @@ def write(place: Path, config: dict[str, Any]) -> Path:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
-    other = write(place / "other", {**QWEN, "num_experts": 6, "moe_intermediate_size": 32})
+    beside = {
+        "other": {**QWEN, "num_experts": 6, "moe_intermediate_size": 32},
+        "mtp": DEEPSEEK,
+        "fp8": {**DEEPSEEK, "quantization_config": FP8},
+    }
+    others = {name: write(place / name, config) for name, config in beside.items()}
     made = {name: write(place / str(number), config) for number, (name, (config, _)) in enumerate(CASES.items())}
-    return made | {"other": other}
+    return made | others
 
 
 def flags_of(name: str, folders: dict[str, Path]) -> str:
-    return f"{COMMON} {CASES[name][1].replace('{other}', str(folders['other']))}"
+    flags = CASES[name][1]
+    for other in ("other", "mtp", "fp8"):
+        flags = flags.replace(f"{{{other}}}", str(folders[other]))
+    return f"{COMMON} {flags}"
 
 
 @pytest.fixture(scope="module")

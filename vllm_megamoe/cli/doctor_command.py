@@ -1,9 +1,4 @@
-"""All checks, in the order of the report.
-
-The environment on the terminal.
-
-`vllm-megamoe doctor`: whether the environment has what serving needs.
-"""
+"""`vllm-megamoe doctor`: every check of the environment in the order of the report, and the report on the terminal."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""The options of `plan`, one name each; the megamoe ones have the names and values of `--additional-config`.
-
-`vllm-megamoe plan`: what a model's experts would run as, from config files alone.
-"""
+"""`vllm-megamoe plan`: its options, one name each; the megamoe ones have the names of `--additional-config`."""
 
 from pathlib import Path
 from typing import Annotated

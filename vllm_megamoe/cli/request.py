@@ -1,7 +1,4 @@
-"""What the user asked for.
-
-The megamoe options that a user gave on this command's own line.
-"""
+"""What the user asked `plan` for; the megamoe options among it are checked as `--additional-config` checks them."""
 
 import difflib
 import re

@@ -17,7 +17,7 @@ from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import Lane, last_words, running_lane, working
 from vllm_megamoe.lanes.carried import Carried
-from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig
+from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
@@ -182,4 +182,5 @@ def read_speculation(config: Any) -> Speculation | None:
     if draft is None or draft is target or draft.model in (target.model, target.model_weights):
         return Speculation(config.method)
     quantization = config.quantization or ""
-    return Speculation(config.method, DraftModel(draft.model, draft.hf_config.to_dict(), {}, quantization))
+    side_files = read_side_files(draft.model, draft.revision)
+    return Speculation(config.method, DraftModel(draft.model, draft.hf_config.to_dict(), side_files, quantization))

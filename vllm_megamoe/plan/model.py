@@ -19,7 +19,7 @@ from vllm_megamoe.checkpoint.recognise import (
 )
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.read_config.defaults import TABLE, installed_defaults, with_defaults
+from vllm_megamoe.plan.read_config.defaults import TABLE, installed_defaults, renamed_keys, with_defaults
 from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, num_layers_of, read_layers
 
 OWN_LAYERS = ("mtp", "dspark")
@@ -148,12 +148,13 @@ def _about_defaults(
 def _each_left_out(
     config: Mapping[str, Any], whole: Mapping[str, Any], inside: str = ""
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    renamed = renamed_keys(config)
     for key, value in whole.items():
         below = config.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
             for name, without in _each_left_out(below, value, f"{inside}{key}."):
                 yield name, {**whole, key: without}
-        elif key not in config and value not in config.values():
+        elif key not in config and key not in renamed:
             yield f"{inside}{key} ({value})", {k: v for k, v in whole.items() if k != key}
 
 

@@ -90,6 +90,16 @@ def test_a_factor_of_one_stands_nowhere(factor: float | None, on_output: bool) -
 
 
 @pytest.mark.parametrize(
+    ("architecture", "factor"),
+    # The defaults of vLLM 0.32's sarvam.py and of the config class of minimax_m3.
+    [("SarvamMLAForCausalLM", 2.5), ("MiniMaxM3SparseForCausalLM", 2.0), ("SarvamMoEForCausalLM", 1.0)],
+)
+def test_a_factor_that_the_config_leaves_out(architecture: str, factor: float) -> None:
+    (layer, *_) = read_layers({**SIZES, "architectures": [architecture]})
+    assert layer.routed_scaling_factor == factor
+
+
+@pytest.mark.parametrize(
     ("keys", "named"),
     [
         ({"num_experts": "8"}, "num_experts = '8'"),

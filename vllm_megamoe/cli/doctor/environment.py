@@ -1,7 +1,4 @@
-"""The result of one look at the environment.
-
-What is installed and set here, as plain values: gathered once, so that the checks are pure functions.
-"""
+"""What is installed and set here, gathered once as plain values, so that checks are pure; and what a check says."""
 
 import importlib.metadata
 import os

@@ -1,8 +1,6 @@
-"""Checks of the packages that every lane needs, and of those that the CPU lane must be without.
+"""Checks of packages, interpreter and processor.
 
-Checks of the Ascend stack. Where none of it is installed, one note says so: the CPU lane needs none of it.
-
-Check of the processor, for the lane that computes on it.
+Every lane needs some packages, the CPU lane must be without others, and the Ascend stack is there whole or not at all.
 """
 
 from collections.abc import Iterator

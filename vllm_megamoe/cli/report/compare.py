@@ -1,7 +1,4 @@
-"""Memory and wire bytes over the legal EP sizes.
-
-Several profiles for one model.
-"""
+"""One model over many profiles, and over the EP sizes that one profile takes."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
-"""Memory of a rank and bytes on the wire, from the plan's own numbers.
+"""A plan as numbers for a report: layers that are alike as one line, memory of a rank, bytes on the wire.
 
-Which sizes of the expert-parallel communicator a profile takes for a model.
-
-Layers that are alike, as one line of the report.
+Also which sizes of the communicator a profile takes, and which one is planned for where the user names none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,4 @@
-"""A plan on the terminal.
-
-Profiles side by side.
-"""
+"""A report on the terminal: one plan, or profiles side by side."""
 
 from collections.abc import Iterable
 

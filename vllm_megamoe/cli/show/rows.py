@@ -1,6 +1,6 @@
-"""Numbers as people read them, and a console that takes text as it is.
+"""The lines of a plan's table as (name, text) pairs, and numbers as people read them.
 
-The lines of a plan's table, as (name, text) pairs that the single and the comparing table share.
+The single and the comparing table share both; the console takes text as it is.
 """
 
 import os

@@ -23,6 +23,12 @@ def with_defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if row is None else _filled(config, row["defaults"], row.get("renamed", {}))
 
 
+def renamed_keys(config: Mapping[str, Any]) -> set[str]:
+    """The class's names of keys that the config has under another name."""
+    row = _table()["types"].get(str(config.get("model_type") or ""), {})
+    return {new for old, new in row.get("renamed", {}).items() if old in config}
+
+
 def installed_defaults(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The same by the class that the installed transformers has for a model type of no table; None without one."""
     model_type = str(config.get("model_type") or "")

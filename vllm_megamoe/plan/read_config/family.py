@@ -1,8 +1,7 @@
 """A family of models: how the facts of its MoE layers stand in config.json.
 
-A new family is one `Family` in `families`; every field has the value that most families share.
-
-A model that no table knows, read by the key names that most configs share.
+A new family is one `Family` in `families`; every field has the value that most families share. A model that no table
+knows gets rules by the key names that most configs share.
 """
 
 from collections.abc import Mapping

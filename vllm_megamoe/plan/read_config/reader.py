@@ -1,7 +1,4 @@
-"""From a family's rules and one config to the facts of its MoE layers.
-
-MoeFacts from config.json alone: what a model needs is known before a weight is read.
-"""
+"""From one config and the rules of its family to the facts of its MoE layers: which there are, and what each is."""
 
 import math
 import re
