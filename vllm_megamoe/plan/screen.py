@@ -14,7 +14,7 @@ def render(plan: Plan) -> str:
     ranks = f"tensor parallel {engine.tensor_parallel}, data parallel {engine.data_parallel}, {engine.ep_size} ranks"
     lines = [f"megamoe plan: profile {plan.profile.name}{_topology(plan)}, {ranks}, {len(plan.layers)} MoE layers"]
     if plan.profile.product != "none":
-        lines.append(f"  of profiles {REVISIONS}")
+        lines.append(f"  revisions in profile names: {REVISIONS}")
     for kind in kinds(plan.layers):
         lines += [f"  {line}" for line in _block(kind)]
     weights = sum(layer.weight_bytes for layer in plan.layers)

@@ -26,7 +26,7 @@ from vllm_megamoe.profiles.profile import REVISIONS, Profile, find_profile
 def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: EngineFacts) -> Iterator[str]:
     """Sentences about the model, the profile, the engine and the command line."""
     if profile.product != "none":
-        yield f"Of profiles {REVISIONS}."
+        yield f"Revisions in profile names: {REVISIONS}."
     yield from _vllms_of(model)
     yield from model.facts.notes
     for each in model.formats:
