@@ -149,7 +149,7 @@ class OwnProcess:
             HarnessError: with the ids of processes that survive even that.
         """
         with interrupts.held():
-            blocks = {block for member in self.members() for block in _shared_memory(member)}
+            blocks = {block for member in self.members() for block in shared_memory(member)}
             if self.exit_code() is None and grace_s > 0:
                 self._process.terminate()
                 _wait(lambda: self.exit_code() is not None, grace_s, impatient=True)
@@ -201,6 +201,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def shared_memory(member: int) -> set[Path]:
+    """Return the named blocks of shared memory that a process has mapped; vLLM's CPU workers leave theirs when they end."""
+    try:
+        maps = Path(f"/proc/{member}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it ended while we looked
+        return set()
+    return {Path(line[line.index("/dev/shm/") :]) for line in maps.splitlines() if "/dev/shm/" in line}
+
+
 def session_members(session: int) -> list[int]:
     """Return the ids of the living processes of a session; zombies, which only wait for their parent, do not count."""
     members = []
@@ -227,15 +236,6 @@ def _wait(is_over: Callable[[], bool], limit_s: float, *, impatient: bool) -> No
     end = time.monotonic() + limit_s
     while not is_over() and time.monotonic() < end and not (impatient and interrupts.pending):
         time.sleep(0.05)
-
-
-def _shared_memory(member: int) -> set[Path]:
-    """The named blocks of shared memory that a process has mapped; vLLM's CPU workers leave theirs when they end."""
-    try:
-        maps = Path(f"/proc/{member}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # it ended while we looked
-        return set()
-    return {Path(line[line.index("/dev/shm/") :]) for line in maps.splitlines() if "/dev/shm/" in line}
 
 
 def _is_resource_tracker(member: int) -> bool:
