@@ -54,6 +54,12 @@ def test_it_is_made_once(ends: dict[str, Any]) -> None:
     assert ends["planned_once"] == 1
 
 
+def test_what_the_platform_changes_is_planned(ends: dict[str, Any]) -> None:
+    given, rows, raised, rows_then = ends["platform_raises_the_rows"]
+    assert raised == given + 1000
+    assert (rows, rows_then) == (given, raised)
+
+
 def test_draft_layers_are_planned_where_speculation_loads_them(ends: dict[str, Any]) -> None:
     """The tiny DeepSeek-V3 has six decoder layers, MoE layers are 2 and 4 of them, its MTP layer is number 6."""
     decoder = ["model.layers.2.mlp.experts", "model.layers.4.mlp.experts"]

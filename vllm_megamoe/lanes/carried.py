@@ -64,6 +64,7 @@ class Carried:
         num_layers: decoder layers, 0 where the config does not say; a draft model of its own may be numbered on from
             there.
         own_drafts: whether the draft layers come from another model's config, whose names vLLM changes.
+        shown: whether the user has seen it, and the platform has had its word.
     """
 
     plan: Plan
@@ -71,6 +72,7 @@ class Carried:
     known: bool = False
     num_layers: int = 0
     own_drafts: bool = False
+    shown: bool = False
 
     def plan_of(self, live: LiveFacts) -> LayerPlan:
         """The plan of a running layer.

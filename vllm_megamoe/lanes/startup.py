@@ -8,6 +8,7 @@ draft models and parts of a model; there the plan is at hand already.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from vllm.config import get_current_vllm_config_or_none
@@ -38,9 +39,12 @@ def install() -> None:
         return
 
     def check_and_update_config(cls: type, vllm_config: Any) -> None:
-        if _asked_for(vllm_config):
+        ours = _asked_for(vllm_config)
+        if ours:
             before_platform(vllm_config)
         original(vllm_config)
+        if ours:
+            after_platform(vllm_config)
 
     platform.check_and_update_config = classmethod(check_and_update_config)
     setattr(platform, _MARK, True)
@@ -58,7 +62,7 @@ def _asked_for(vllm_config: Any) -> bool:
 
 
 def before_platform(vllm_config: Any) -> None:
-    """Plan the whole model, show the plan, leave it on the quantisation config, and ready the environment.
+    """Plan the whole model, leave the plan on the quantisation config, and ready the environment.
 
     Raises:
         ConfigError: with every violated rule, before an engine process or a weight is touched; another class than ours
@@ -76,14 +80,33 @@ def before_platform(vllm_config: Any) -> None:
     for note in facts.notes:
         logger.info("megamoe: %s", note)
     plan = make_plan(engine, facts.layers, options, wrong)
-    if plan.layers:
-        logger.info("%s", render(plan))
     speculation = read_speculation(vllm_config.speculative_config)
     own_drafts = speculation is not None and speculation.draft is not None
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:
         lane.prepare(vllm_config)
     last_words.listen()
+
+
+def after_platform(vllm_config: Any) -> None:
+    """Show the plan; where the platform has changed what it was made from, make it from what holds now.
+
+    vLLM's CPU platform turns chunked prefill off for latent attention where the processor has no AMX, and raises
+    max_num_batched_tokens with it.
+
+    Raises:
+        ConfigError: with every rule that is violated now.
+    """
+    config = _our_config(vllm_config)
+    carried = config.carried
+    if carried is None or carried.shown:
+        return
+    engine, plan = read_engine(vllm_config), carried.plan
+    if engine != plan.engine:
+        plan = make_plan(engine, [layer.facts for layer in plan.layers], plan.options)
+    if plan.layers:
+        logger.info("%s", render(plan))
+    config.carried = replace(carried, plan=plan, shown=True)
 
 
 def _our_config(vllm_config: Any) -> MegaMoeConfig:

@@ -142,6 +142,18 @@ def layers_by_speculation() -> dict[str, list[str]]:
 
 
 @case
+def platform_raises_the_rows() -> list[int]:
+    """Rows of the plan before and after the platform has raised max_num_batched_tokens (MLA on a CPU without AMX)."""
+    config = made("Mixtral")
+    before = config.quant_config.carried
+    config.scheduler_config.max_num_batched_tokens += 1000
+    config.quant_config.carried = replace(before, shown=False)
+    startup.after_platform(config)
+    plans = [before.plan, config.quant_config.carried.plan]
+    return [row for plan in plans for row in (plan.engine.max_num_batched_tokens, plan.layers[0].capacity.rows)]
+
+
+@case
 def taught_facts() -> list[dict[str, Any]]:
     """Whoever teaches a model may leave out its numbers; what reaches the layer shows where it came from."""
     teach(MIXTRAL, lambda right: [replace(facts, index=-1, model_hidden=0) for facts in right])
