@@ -202,7 +202,7 @@ def free_port() -> int:
 
 
 def shared_memory(member: int) -> set[Path]:
-    """Return the named blocks of shared memory that a process has mapped; vLLM leaves those of its CPU workers."""
+    """Return the named blocks of shared memory that a process has mapped; vLLM's CPU workers leave theirs behind."""
     try:
         maps = Path(f"/proc/{member}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:  # it ended while we looked
