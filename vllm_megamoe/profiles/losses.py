@@ -50,7 +50,7 @@ LOSSES: Mapping[str, Mapping[UseCase, Loss]] = {
 
 OUTPUT: Mapping[UseCase, Loss] = {
     UseCase.A16W16: Loss(0.37, 0.4),
-    UseCase.A8W8_INT: Loss(2.1, 2.9),
+    UseCase.A8W8_INT: Loss(2, 3.1),
     UseCase.A8W4_INT: Loss(21, 27),
     UseCase.A8W8_FP: Loss(7.2, 8.3),
     UseCase.A8W4_FP: Loss(20, 22),
