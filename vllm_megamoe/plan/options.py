@@ -78,7 +78,7 @@ class Options(BaseModel):
         if not isinstance(additional_config, Mapping):
             got = f"{additional_config!r} ({type(additional_config).__name__})"
             return cls(), [f"additional_config is {got}; expected an object such as {EXAMPLE}. Write it as JSON."]
-        wrong = [sentence for key in additional_config for sentence in _misplaced(key, additional_config[key], cls)]
+        wrong = [sentence for key in additional_config for sentence in misplaced(key, additional_config[key], cls)]
         section = additional_config.get(KEY, {})
         if not isinstance(section, Mapping):
             expected = f"an object such as {EXAMPLE}"
@@ -101,7 +101,7 @@ _ALIKE = 0.8
 less than half of it."""
 
 
-def _misplaced(key: object, value: object, model: type[BaseModel]) -> Iterator[str]:
+def misplaced(key: object, value: object, model: type[BaseModel] = Options) -> Iterator[str]:
     """What is wrong with a key beside our block: our name misspelt, or an option that belongs inside."""
     if key == KEY:
         return

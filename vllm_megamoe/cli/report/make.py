@@ -52,9 +52,10 @@ def _vllms_of(model: Model) -> Iterator[str]:
     if not architecture or found.releases == found.all_releases:
         return
     missing = " and ".join(release for release in found.all_releases if release not in found.releases)
+    verb = "has" if len(found.all_releases) - len(found.releases) == 1 else "have"
     dropped = f"; the last release with one is {found.last}" if found.last else ""
     yield (
-        f"vLLM {missing} has no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
+        f"vLLM {missing} {verb} no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
         "from transformers, if that has it, and this plan does not describe its layers."
     )
 
