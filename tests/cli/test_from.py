@@ -128,6 +128,35 @@ def test_rows_of_a_step_are_named_where_vllm_would_choose_others(flags: str, nam
     assert found["command"].count("--max-num-batched-tokens") == (named or "512" in flags)
 
 
+def test_a_product_that_the_line_simulates_holds(model: str) -> None:
+    """As in the server (environment.choose_profile): a simulated product has its own limits."""
+    found = report("--from", f"VLLM_MEGAMOE_SIMULATE=a3@9.1 vllm serve {model} -tp 4 -ep")
+    assert found["profile"] == "a3@9.1"
+    both = run("plan", "--from", f"VLLM_MEGAMOE_SIMULATE=a3@9.1 VLLM_MEGAMOE_PROFILE=a2@9.1 vllm serve {model}")
+    assert both.exit_code == 2
+    assert "VLLM_MEGAMOE_PROFILE='a2@9.1' with VLLM_MEGAMOE_SIMULATE='a3@9.1'" in both.stderr
+
+
+@pytest.mark.parametrize("assignment", ["VLLM_MEGAMOE_TIMEOUT_S=abc", "VLLM_MEGAMOE_LOAD_LOG_STEPS=-1"])
+def test_a_variable_that_the_server_rejects_is_a_violation(
+    assignment: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, value = assignment.split("=")
+    line = f"vllm serve {model} -q megamoe"
+    assert report("--from", line)["holds"]
+    (rule,) = report("--from", f"{assignment} {line}")["violations"]
+    assert f"{name}={value!r}; expected" in rule["got"]
+    monkeypatch.setenv(name, value)
+    assert not report("--from", line)["holds"]
+    assert report("--from", f"{name}=100 {line}")["holds"]
+
+
+def test_a_profile_that_is_none_is_told_by_the_variables_name(model: str) -> None:
+    told = run("plan", "--from", f"VLLM_MEGAMOE_PROFILE=a3 vllm serve {model}")
+    assert told.exit_code == 2
+    assert "VLLM_MEGAMOE_PROFILE='a3'; expected one of" in told.stderr
+
+
 def test_wrong_options_of_the_line_are_violations(model: str) -> None:
     found = report("--from", f"""vllm serve {model} --additional-config '{{"megamoe": {{"use_cas": "auto"}}}}'""")
     assert not found["holds"]
