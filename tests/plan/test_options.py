@@ -152,4 +152,5 @@ def test_a_bound_is_a_finite_number(name: str, value: str) -> None:
 def test_a_value_of_another_kind_is_not_turned_into_one_that_fits(name: str, value: object) -> None:
     options, (sentence,) = Options.read({"megamoe": {name: value}})
     assert options == Options()
-    assert f"{name} = {value!r}; input should be a valid " in sentence
+    assert f"{name} = {value!r}; expected a valid " in sentence
+    assert "leave it out for " in sentence

@@ -124,9 +124,10 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if detail["type"] == "profile":
         near = difflib.get_close_matches(str(value), PROFILE_NAMES, n=1)
         return f"additional_config[{KEY!r}]: {detail['msg']}" + (f" Did you mean {near[0]!r}?" if near else "")
-    sentence = (
-        f"additional_config[{KEY!r}]: {name} = {value!r}; {str(detail['msg'])[0].lower()}{str(detail['msg'])[1:]}"
-    )
+    expected = str(detail["msg"]).replace("Input should be", "expected")
+    sentence = f"additional_config[{KEY!r}]: {name} = {value!r}; {expected}"
+    default = model.model_fields[name].default
     choices = [c for c in get_args(model.model_fields[name].annotation) if isinstance(c, str)]
     near = difflib.get_close_matches(str(value), choices, n=1)
-    return sentence + (f"; did you mean {near[0]!r}?" if near else ".")
+    meant = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{sentence}{meant} Correct it, or leave it out for {json.dumps(default)}."
