@@ -10,6 +10,7 @@ import pytest
 from vllm_megamoe import environment
 from vllm_megamoe.environment import (
     VARIABLES,
+    as_set_before,
     choose_profile,
     given_timeout_s,
     hccl_buffsize,
@@ -89,6 +90,23 @@ def test_every_wrong_variable_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_two_that_contradict_each_other_are_told() -> None:
     (sentence,) = wrong_variables({"VLLM_MEGAMOE_PROFILE": "a2@9.1", "VLLM_MEGAMOE_SIMULATE": "a3@9.1"})
     assert sentence.startswith("VLLM_MEGAMOE_PROFILE='a2@9.1' with VLLM_MEGAMOE_SIMULATE='a3@9.1'; expected one of")
+
+
+def test_a_profile_that_is_named_wins_and_the_simulated_one_holds_for_all() -> None:
+    environment = {"VLLM_MEGAMOE_PROFILE": "a2@9.1"}
+    assert choose_profile("a3@9.1", environment) == "a3@9.1"
+    assert choose_profile(None, environment) == "a2@9.1"
+    simulated = {"VLLM_MEGAMOE_SIMULATE": "a3@9.2"}
+    assert choose_profile(None, simulated) == choose_profile("a3@9.2", simulated) == "a3@9.2"
+    with pytest.raises(ConfigError, match=r"profile='none' with VLLM_MEGAMOE_SIMULATE='a3@9\.2'"):
+        choose_profile("none", simulated)
+
+
+def test_assignments_before_a_command_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_MEGAMOE_PROFILE", "a2@9.1")
+    monkeypatch.setenv("HCCL_BUFFSIZE", "30")
+    found = as_set_before({"VLLM_MEGAMOE_PROFILE": "a3@9.1"})
+    assert (found["VLLM_MEGAMOE_PROFILE"], found["HCCL_BUFFSIZE"]) == ("a3@9.1", "30")
 
 
 def test_defaults() -> None:

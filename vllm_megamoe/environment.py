@@ -158,6 +158,11 @@ def wrong_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     return wrong
 
 
+def as_set_before(assignments: Mapping[str, str]) -> dict[str, str]:
+    """The environment that a command gets which a shell starts from here with assignments before it."""
+    return {**os.environ, **assignments}
+
+
 def simulated_profile() -> str:
     """The product and revision that VLLM_MEGAMOE_SIMULATE names, empty when nothing is simulated.
 

@@ -252,8 +252,10 @@ def test_c14_an_architecture_that_vllm_has_dropped(tmp_path: Path, qwen: str) ->
     model = write_model(tmp_path / "dropped", DROPPED_BY_VLLM)
     found = report(model, "--tp", "2")
     assert found["in_vllm"] == []
-    (note,) = [note for note in found["notes"] if "has no class" in note]
-    assert note.startswith("vLLM 0.30.0 and 0.32.0 has no class Dots1ForCausalLM; the last release with one is 0.23.0.")
+    (note,) = [note for note in found["notes"] if "no class" in note]
+    assert note.startswith(
+        "vLLM 0.30.0 and 0.32.0 have no class Dots1ForCausalLM; the last release with one is 0.23.0."
+    )
     assert "Serve it with, where vLLM has this architecture" in run("plan", model, "--tp", "2").stdout
     assert report(qwen)["in_vllm"] == ["0.30.0", "0.32.0"]
     assert "Serve it with\n" in run("plan", qwen).stdout

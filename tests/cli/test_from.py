@@ -1,5 +1,6 @@
 """`plan --from`: what to drop, add and set on an existing command line, and the plan of the corrected one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,81 @@ def test_plugins_that_leave_ours_out_and_other_placements(model: str) -> None:
 def test_profile_of_the_lines_environment_holds(model: str) -> None:
     found = report("--from", f"VLLM_MEGAMOE_PROFILE=a3@9.2 vllm serve {model} -tp 4")
     assert found["profile"] == "a3@9.2"
-    # The line itself says so: nothing has to be added.
-    assert steps(found)["add"] == ["--quantization megamoe", "--enable-expert-parallel"]
+    # The line itself says so: nothing has to be added for it.
+    assert not any("profile" in step for step in steps(found)["add"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("-tp 2", True),
+        ("-pp 2", True),
+        ("--performance-mode throughput", True),
+        ("", False),
+        ("-dp 2", False),
+        ("-tp 2 --max-num-batched-tokens 512", False),
+        ("-tp 2 --no-enable-chunked-prefill", False),
+    ],
+)
+def test_rows_of_a_step_are_named_where_vllm_would_choose_others(flags: str, named: bool, model: str) -> None:
+    """vLLM 0.32 on the CPU: 2048 x tensor x pipeline parallel, doubled in throughput mode (get_batch_defaults)."""
+    found = report("--from", f"vllm serve {model} {flags}")
+    assert ("--max-num-batched-tokens 2048" in steps(found)["add"]) is named
+    assert found["command"].count("--max-num-batched-tokens") == (named or "512" in flags)
+
+
+def test_a_product_that_the_line_simulates_holds(model: str) -> None:
+    """As in the server (environment.choose_profile): a simulated product has its own limits."""
+    found = report("--from", f"VLLM_MEGAMOE_SIMULATE=a3@9.1 vllm serve {model} -tp 4 -ep")
+    assert found["profile"] == "a3@9.1"
+    both = run("plan", "--from", f"VLLM_MEGAMOE_SIMULATE=a3@9.1 VLLM_MEGAMOE_PROFILE=a2@9.1 vllm serve {model}")
+    assert both.exit_code == 2
+    assert "VLLM_MEGAMOE_PROFILE='a2@9.1' with VLLM_MEGAMOE_SIMULATE='a3@9.1'" in both.stderr
+
+
+@pytest.mark.parametrize("assignment", ["VLLM_MEGAMOE_TIMEOUT_S=abc", "VLLM_MEGAMOE_LOAD_LOG_STEPS=-1"])
+def test_a_variable_that_the_server_rejects_is_a_violation(
+    assignment: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, value = assignment.split("=")
+    line = f"vllm serve {model} -q megamoe"
+    assert report("--from", line)["holds"]
+    (rule,) = report("--from", f"{assignment} {line}")["violations"]
+    assert f"{name}={value!r}; expected" in rule["got"]
+    monkeypatch.setenv(name, value)
+    assert not report("--from", line)["holds"]
+    assert report("--from", f"{name}=100 {line}")["holds"]
+
+
+def test_a_profile_that_is_none_is_told_by_the_variables_name(model: str) -> None:
+    told = run("plan", "--from", f"VLLM_MEGAMOE_PROFILE=a3 vllm serve {model}")
+    assert told.exit_code == 2
+    assert "VLLM_MEGAMOE_PROFILE='a3'; expected one of" in told.stderr
 
 
 def test_wrong_options_of_the_line_are_violations(model: str) -> None:
     found = report("--from", f"""vllm serve {model} --additional-config '{{"megamoe": {{"use_cas": "auto"}}}}'""")
     assert not found["holds"]
     assert any("did you mean 'use_case'" in rule["got"] for rule in found["violations"])
+
+
+@pytest.mark.parametrize("config", [{"megamo": {"use_case": "auto"}}, {"use_case": "auto"}])
+def test_a_misplaced_option_is_a_violation_and_not_left_to_a_platform(config: dict[str, object], model: str) -> None:
+    found = report("--from", f"vllm serve {model} --additional-config '{json.dumps(config | {'other': 1})}'")
+    assert not found["holds"]
+    (note,) = (note for note in found["notes"] if "not read here" in note)
+    assert note.startswith("--additional-config: other: not read here")
+
+
+def test_creation_and_call_say_the_same_once(model: str) -> None:
+    """Both of a3@9.1 bound num_topk at 16 (torch_api.txt:440), each in its own source."""
+    found = report(
+        "--from", f"""vllm serve {model} -tp 2 --hf-overrides '{{"num_experts_per_tok": 20}}'""", "--profile", "a3@9.1"
+    )
+    (rule,) = (rule for rule in found["violations"] if rule["got"] == "num_topk=20")
+    assert "csrc mega_moe.cpp" in rule["expected"]
+    assert "arch22 tiling" in rule["expected"]
+    assert rule["expected"].count("torch_api.txt:440") == 1
 
 
 def test_what_cannot_be_corrected_is_still_violated(tmp_path: Path) -> None:

@@ -246,6 +246,17 @@ def test_a_layer_whose_sum_the_model_takes_itself_is_rejected() -> None:
     assert "skip_final_all_reduce" in refusal(carried(), live(replace(FACTS, skips_reduction=True)))
 
 
+def test_another_plan_with_what_the_layer_shows_is_an_error_that_names_both() -> None:
+    """Whether rows are split is not known here before the layer says it; the plan must not hang on it."""
+    planned = carried()
+    (layer,) = planned.plan.layers
+    other = replace(planned, plan=replace(planned.plan, layers=(replace(layer, weight_bytes=layer.weight_bytes + 1),)))
+    said = refusal(other, live())
+    assert said.startswith("model.layers.3.mlp.experts: with what the running layer shows, the plan would be")
+    assert f"weight_bytes={layer.weight_bytes}," in said
+    assert f"weight_bytes={layer.weight_bytes + 1}," in said
+
+
 @pytest.mark.parametrize("name", [".layers.3.mlp.experts", "language_model.model.layers.3.moe.experts"])
 def test_another_name_of_the_same_number_is_the_same_layer(name: str) -> None:
     planned = carried(FACTS, replace(FACTS, name="model.layers.2.mlp.experts"))

@@ -14,6 +14,7 @@ from oracle.case import Case
 from oracle.make import Shape, make_case
 from torch import Tensor
 
+from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, mega_moe, settings
 
 EMPTY = inspect.Parameter.empty
@@ -53,6 +54,27 @@ def test_signatures_are_the_documents(function: Any, positional: dict[str, Any],
         keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert keyword == (name in options)
         assert parameter.default == options.get(name, EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    {
+        # A layer has an expert, a choice and a width; of the others 0 has a meaning: no tokens, the weights' own width
+        # (torch_api.txt, parameter consistency), room for all rows that come (operator_readme.txt, maxRecvTokenNum).
+        "num_experts": 1,
+        "num_topk": 1,
+        "hidden": 1,
+        "num_max_tokens_per_rank": 0,
+        "intermediate_hidden": 0,
+        "max_recv_token_num": 0,
+    }.items(),
+)
+def test_the_least_that_a_size_may_be(name: str, least: int) -> None:
+    sizes = {"num_experts": 1, "num_max_tokens_per_rank": 4, "num_topk": 1, "hidden": 64, "intermediate_hidden": 32}
+    made = get_symm_buffer_for_mega_moe(None, **sizes | {name: least})
+    assert getattr(made, name) == least
+    with pytest.raises(OperatorError, match=rf"{name}={least - 1}; expected"):
+        get_symm_buffer_for_mega_moe(None, **sizes | {name: least - 1})
 
 
 def call(case: Case, changes: dict[str, Any] | None = None, **buffer_changes: Any) -> Tensor:

@@ -133,3 +133,24 @@ def test_a_bound_is_a_finite_number(name: str, value: str) -> None:
     # Python's JSON, and so --additional-config, knows these words.
     with pytest.raises(ConfigError, match=name):
         Options.parse(json.loads(f'{{"megamoe": {{"{name}": {value}}}}}'))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_recv_token_num", "5"),
+        ("max_recv_token_num", 5.0),
+        ("max_recv_token_num", True),
+        ("allow_token_drop", "yes"),
+        ("allow_token_drop", 1),
+        ("max_padding_overhead", "0.5"),
+        ("workspace_budget_gib", True),
+        ("profile", 3),
+    ],
+    ids=repr,
+)
+def test_a_value_of_another_kind_is_not_turned_into_one_that_fits(name: str, value: object) -> None:
+    options, (sentence,) = Options.read({"megamoe": {name: value}})
+    assert options == Options()
+    assert f"{name} = {value!r}; expected a valid " in sentence
+    assert "leave it out for " in sentence

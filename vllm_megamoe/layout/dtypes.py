@@ -19,7 +19,7 @@ CODES: dict[torch.dtype, int] = {dtype: found.code for dtype, found in _OF_TORCH
 """torch's dtypes as the numbers that dtype arguments of the operator carry."""
 
 # Below 256 a number is an index into torch's ScalarType table (csrc GetAclDataType).
-_OF_ENUM = {1: AclDtype.INT8, 23: AclDtype.FLOAT8_E5M2, 24: AclDtype.FLOAT8_E4M3FN, 45: AclDtype.FLOAT4_E2M1}
+OF_ENUM = {1: AclDtype.INT8, 23: AclDtype.FLOAT8_E5M2, 24: AclDtype.FLOAT8_E4M3FN, 45: AclDtype.FLOAT4_E2M1}
 _UNDEFINED = 28  # GE's DT_UNDEFINED, the default before None was
 
 
@@ -38,8 +38,8 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
         return None
     if isinstance(value, torch.dtype) and value in _OF_TORCH:
         return _OF_TORCH[value]
-    if isinstance(value, int) and value in _OF_ENUM:
-        return _OF_ENUM[value]
+    if isinstance(value, int) and value in OF_ENUM:
+        return OF_ENUM[value]
     if isinstance(value, int) and value - CODE_OFFSET in set(AclDtype):
         return AclDtype(value - CODE_OFFSET)
     raise LayoutError(_wrong(where, value))
@@ -47,8 +47,8 @@ def normalise_dtype(value: "torch.dtype | int | None", where: str) -> AclDtype |
 
 def _wrong(where: str, value: object) -> str:
     known = ", ".join(f"{dtype.name}={dtype.code}" for dtype in AclDtype)
-    expected = f"a torch dtype, 1, 23, 24, 45, or one of {known}"
-    return f"{where}={value!r} is no dtype code; expected {expected}. Pass one of these."
+    expected = f"a torch dtype, {', '.join(map(str, OF_ENUM))}, or one of {known}"
+    return f"{where}={value!r} is no dtype code; expected {expected}. Pass {where}=torch.int8, say."
 
 
 def dtype_of(value: torch.dtype) -> AclDtype | None:

@@ -58,7 +58,8 @@ def named_parameters(activation: Any, clamp: Any, params: Any) -> tuple[float | 
     if len(params) not in _LENGTHS[activation]:
         forms = " or ".join(f"[{', '.join(names[:length])}]" for length in _LENGTHS[activation])
         raise OperatorError(
-            f"activation_params={list(params)!r}; expected {forms} for {activation} {_SOURCE}. Pass one of these."
+            f"activation_params={list(params)!r}; expected {forms} for {activation} {_SOURCE}. Pass one of these "
+            "lists, or take the activation that these numbers are for."
         )
     listed = [_number(f"activation_params[{place}]", value) for place, value in enumerate(params)]
     named = dict(zip(names, listed, strict=False))

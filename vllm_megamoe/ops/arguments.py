@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vllm_megamoe.acl import CODE_OFFSET, AclDtype
 from vllm_megamoe.errors import LayoutError, OperatorError
-from vllm_megamoe.layout.dtypes import CODES, normalise_dtype
+from vllm_megamoe.layout.dtypes import CODES, OF_ENUM, normalise_dtype
 from vllm_megamoe.layout.formatted import FormattedTensor
 from vllm_megamoe.ops.rejection import rejection
 
@@ -163,9 +164,15 @@ CALL: tuple[Argument, ...] = _table("mega_moe", CallArguments)
 SHARED_BIASES = ("shared_l1_bias", "shared_l2_bias")
 """In the signature of both documents' newer revision, and never usable."""
 
-_DTYPE_RULE = "None, a torch dtype that the operator has, torch's number of it (1, 23, 24, 45), or ACL's number + 256"
+_DTYPE_RULE = (
+    f"None, a torch dtype that the operator has, torch's number of it ({', '.join(map(str, OF_ENUM))}), "
+    f"or ACL's number + {CODE_OFFSET}"
+)
 _DTYPE_SOURCE = "op csrc, GetAclDataType"
-_DTYPE_REMEDY = "Pass 258 for INT8, 285 for INT4, 291 or 292 for FP8 E5M2 or E4M3, 296 for FP4."
+_DTYPE_REMEDY = (
+    f"Pass {AclDtype.INT8.code} for INT8, {AclDtype.INT4.code} for INT4, {AclDtype.FLOAT8_E5M2.code} or "
+    f"{AclDtype.FLOAT8_E4M3FN.code} for FP8 E5M2 or E4M3, {AclDtype.FLOAT4_E2M1.code} for FP4."
+)
 _API, _README = "torch_api.txt, parameters", "operator_readme.txt, attributes"
 
 
@@ -192,7 +199,7 @@ def wrong_kind(argument: Argument, value: Any) -> OperatorError | None:
     if kind == "tensor":
         if isinstance(value, Tensor) and not isinstance(value, FormattedTensor):
             return None
-        remedy = f"Pass {name}, format_cast(.., AclFormat.ND) where it is in blocks."
+        remedy = f"Pass {name} as a torch tensor; one in blocks goes through format_cast({name}, AclFormat.ND) first."
         return rejection(name, _shown(value), "a tensor in rows", _API, remedy)
     if kind in ("weights", "side"):
         return _wrong_list(argument, value)

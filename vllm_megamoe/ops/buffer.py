@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.layout.dtypes import normalise_dtype
 from vllm_megamoe.ops.arguments import CREATE, CallArguments, CreateArguments, DtypeArgument
 from vllm_megamoe.ops.rejection import is_capturing, raise_broken, rejection
@@ -184,5 +185,6 @@ def check_new(buffer: SymmBuffer, profile: Profile) -> BufferFacts:
     if isinstance(out, torch.dtype) and out not in WRAPPERS_DTYPES:
         rule = f"{', '.join(map(str, WRAPPERS_DTYPES))}, None or a number with profile {profile.name}"
         source = "torch_api.txt and op wrapper mega_moe.py, _TORCH_DTYPE_TO_INT"
-        raise rejection("dispatch_quant_out_dtype", out, rule, source, "Pass None for BF16 rows, 296 for packed FP4.")
+        remedy = f"Pass None for BF16 rows, {AclDtype.FLOAT4_E2M1.code} for packed FP4."
+        raise rejection("dispatch_quant_out_dtype", out, rule, source, remedy)
     return facts

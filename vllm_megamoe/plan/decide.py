@@ -12,7 +12,7 @@ from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.padding import Padding, plan_padding
 from vllm_megamoe.plan.shared import SharedPlan, plan_shared
 from vllm_megamoe.plan.use_case import UseCaseChoice, choose_use_case
-from vllm_megamoe.plan.verdict import Rejected, Violation, of_product
+from vllm_megamoe.plan.verdict import Rejected, Violation, of_product, told_once
 from vllm_megamoe.profiles.limits import legal_ep_sizes, limits_of
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
@@ -144,7 +144,7 @@ def _broken(engine: EngineFacts, plan: LayerPlan) -> list[Violation]:
     masked = plan.capacity.pad == "dp_max" and (engine.data_parallel > 1 or engine.tokens == "replicated")
     call = call_facts(plan, engine.dtype, masked)
     broken = [*broken_by_buffer(profile, plan.buffer), *broken_by_call(profile, plan.buffer, call)]
-    found = [of_product(profile.name, rule) for rule in broken]
+    found = [of_product(profile.name, rule) for rule in told_once(broken)]
     have, needed = engine.hccl_buffsize_mb, plan.hccl_buffsize_mb
     if needed is not None and have is not None and have < needed:
         expected = f"at least {needed} (MB of one half of the communicator's window; op tiling arch22, ccl_buffer_size)"

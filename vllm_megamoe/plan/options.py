@@ -78,7 +78,7 @@ class Options(BaseModel):
         if not isinstance(additional_config, Mapping):
             got = f"{additional_config!r} ({type(additional_config).__name__})"
             return cls(), [f"additional_config is {got}; expected an object such as {EXAMPLE}. Write it as JSON."]
-        wrong = [sentence for key in additional_config for sentence in _misplaced(key, additional_config[key], cls)]
+        wrong = [sentence for key in additional_config for sentence in misplaced(key, additional_config[key], cls)]
         section = additional_config.get(KEY, {})
         if not isinstance(section, Mapping):
             expected = f"an object such as {EXAMPLE}"
@@ -101,7 +101,7 @@ _ALIKE = 0.8
 less than half of it."""
 
 
-def _misplaced(key: object, value: object, model: type[BaseModel]) -> Iterator[str]:
+def misplaced(key: object, value: object, model: type[BaseModel] = Options) -> Iterator[str]:
     """What is wrong with a key beside our block: our name misspelt, or an option that belongs inside."""
     if key == KEY:
         return
@@ -124,9 +124,10 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if detail["type"] == "profile":
         near = difflib.get_close_matches(str(value), PROFILE_NAMES, n=1)
         return f"additional_config[{KEY!r}]: {detail['msg']}" + (f" Did you mean {near[0]!r}?" if near else "")
-    sentence = (
-        f"additional_config[{KEY!r}]: {name} = {value!r}; {str(detail['msg'])[0].lower()}{str(detail['msg'])[1:]}"
-    )
+    expected = str(detail["msg"]).replace("Input should be", "expected")
+    sentence = f"additional_config[{KEY!r}]: {name} = {value!r}; {expected}"
+    default = model.model_fields[name].default
     choices = [c for c in get_args(model.model_fields[name].annotation) if isinstance(c, str)]
     near = difflib.get_close_matches(str(value), choices, n=1)
-    return sentence + (f"; did you mean {near[0]!r}?" if near else ".")
+    meant = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{sentence}{meant} Correct it, or leave it out for {json.dumps(default)}."

@@ -4,7 +4,7 @@ A reason is a Violation: where, what came, what was expected, what to do. Layers
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from vllm_megamoe.errors import ConfigError
@@ -64,6 +64,15 @@ def of_product(profile: str, broken: Broken) -> Violation:
     if broken.silent:
         expected += f"; the device would not reject: {broken.silent}"
     return Violation(profile, f"{broken.argument}={broken.value}", expected, broken.remedy)
+
+
+def told_once(found: Iterable[Broken]) -> list[Broken]:
+    """Rules that say the same of the same argument as one, with the sources of all: creation and call often do."""
+    alike: dict[Broken, dict[str, None]] = {}
+    for broken in found:
+        sources = alike.setdefault(replace(broken, source="", rule=""), {})
+        sources |= dict.fromkeys(broken.source.split("; "))
+    return [replace(broken, source="; ".join(sources)) for broken, sources in alike.items()]
 
 
 def merge(found: Sequence[Violation]) -> tuple[Violation, ...]:

@@ -1,6 +1,6 @@
 """One entry: the experts of a layer of a folder, given the name of its format.
 
-The caller says the format (tests/formats/table.py does for every fixture and generated checkpoint); nothing is guessed
+The caller says the format (tests/formats/cases.py does for every fixture and generated checkpoint); nothing is guessed
 from names or shapes, except that msModelSlim's description decides per linear.
 """
 

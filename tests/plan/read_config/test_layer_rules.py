@@ -119,6 +119,12 @@ def test_a_value_of_another_kind_is_named(keys: dict[str, Any], named: str) -> N
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": 2**40}, "1099511627776 decoder layers; expected at most 10000"),
         ("Qwen3MoeForCausalLM", {"num_hidden_layers": -1}, "-1 decoder layers"),
         ("Qwen3MoeForCausalLM", {"num_experts": 2**70}, "1180591620717411303424 experts in a layer; expected at most"),
+        (
+            "Qwen3MoeForCausalLM",
+            {"num_experts": -3},
+            "-3 experts in a layer, 2 of them per token; expected numbers",
+        ),
+        ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 0}, "experts in a layer, 0 of them per token"),
         ("DeepseekV3ForCausalLM", {"num_nextn_predict_layers": 2**40}, "1099511627776 draft layers"),
         ("DeepseekV3ForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0; expected a whole number from 1"),
         ("SarvamMLAForCausalLM", {"moe_layer_freq": 0}, "moe_layer_freq = 0"),

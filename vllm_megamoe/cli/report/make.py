@@ -13,7 +13,7 @@ from vllm_megamoe.cli.serve_line.foreign import not_read
 from vllm_megamoe.cli.serve_line.line import ServeLine, Step, write_line
 from vllm_megamoe.cli.serve_line.read import read_line
 from vllm_megamoe.cli.serve_line.suggest import correct_variables, suggest_line
-from vllm_megamoe.environment import PROFILE_VARIABLE
+from vllm_megamoe.environment import as_set_before, choose_profile, wrong_variables
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.model import Speculation
@@ -52,9 +52,10 @@ def _vllms_of(model: Model) -> Iterator[str]:
     if not architecture or found.releases == found.all_releases:
         return
     missing = " and ".join(release for release in found.all_releases if release not in found.releases)
+    verb = "has" if len(found.all_releases) - len(found.releases) == 1 else "have"
     dropped = f"; the last release with one is {found.last}" if found.last else ""
     yield (
-        f"vLLM {missing} has no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
+        f"vLLM {missing} {verb} no class {architecture}{dropped}. A plug-in may bring one; else vLLM builds the model "
         "from transformers, if that has it, and this plan does not describe its layers."
     )
 
@@ -120,6 +121,9 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
     wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     line, steps = _command(model, setting, plan, request.draft)
+    if setting.line is not None:  # as the server that it starts looks at them
+        variables = wrong_variables(as_set_before(dict(line.environment)))
+        wrong = [*(ViolationReport(where="environment", got=v, expected="", remedy="") for v in variables), *wrong]
     report = PlanReport(
         model=model.name,
         architecture=model.facts.architecture,
@@ -175,11 +179,9 @@ def _from_line(model: Model, request: Request, line: ServeLine) -> _Setting:
     given = read_engine(line, model.dtype, DEFAULT_TOKENS)
     line, steps = correct_line(line, given, request.options, sizes)
     engine = read_engine(line, model.dtype, given.max_num_batched_tokens)
-    config = line.additional_config()
-    profile_named = line.variable(PROFILE_VARIABLE)
-    if profile_named and isinstance(config.get(KEY, {}), dict):
-        config = {**config, KEY: {"profile": profile_named, **config.get(KEY, {})}}
-    options, wrong = Options.read(config)
+    options, wrong = Options.read(line.additional_config())
+    chosen = choose_profile(options.profile, as_set_before(dict(line.environment)))
+    options = options.model_copy(update={"profile": chosen})
     profile = find_profile(options.chosen_profile, options.topology)
     legal = legal_ep_sizes(model.layers, profile)
     return _Setting(engine, options, profile, legal, False, tuple(wrong), line, tuple(steps))

@@ -67,7 +67,7 @@ def correct_line(
     """
     line, found = drop_foreign(line)
     steps = [*before, *found]
-    for change in (_features, _placement, _context_parallel, _quantization, _experts, _dtype):
+    for change in (_features, _placement, _context_parallel, _quantization, _experts, _rows, _dtype):
         line, found = change(line, engine)
         steps += found
     line, found = _options(line, options)
@@ -125,6 +125,21 @@ def _experts(line: ServeLine, engine: EngineFacts) -> _Change:
         return line, []
     step = Step(action="add", what="--enable-expert-parallel", why="The operator holds whole experts on every rank.")
     return replace(line, flags=put(line.flags, make_flag("enable-expert-parallel"))), [step]
+
+
+def _rows(line: ServeLine, engine: EngineFacts) -> _Change:
+    """Name the rows of a step where vLLM would choose others than the plan counts (EngineArgs.get_batch_defaults)."""
+    flag = "max-num-batched-tokens"
+    if line.value(flag) is not None or line.switch("enable-chunked-prefill") is False:
+        return line, []  # without chunked prefill they must hold a whole prompt: `foreign.not_read` tells of it
+    ranks = engine.tensor_parallel * engine.pipeline_parallel
+    if ranks == 1 and line.value("performance-mode") != "throughput":
+        return line, []
+    rows = str(engine.max_num_batched_tokens)
+    why = "The plan counts so many rows a step; vLLM's own number depends on platform, ranks and mode."
+    return replace(line, flags=put(line.flags, make_flag(flag, rows))), [
+        Step(action="add", what=f"--{flag} {rows}", why=why)
+    ]
 
 
 def _dtype(line: ServeLine, engine: EngineFacts) -> _Change:

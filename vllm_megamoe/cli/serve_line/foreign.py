@@ -10,6 +10,7 @@ from typing import Any
 
 from vllm_megamoe.cli.serve_line.flags import is_known, releases
 from vllm_megamoe.cli.serve_line.line import Flag, ServeLine, Step, json_flag, put, without
+from vllm_megamoe.plan.options import KEY, misplaced
 
 _BACKEND = "The operator is the experts' backend; another one would build the layers for itself."
 _EXCHANGE = "The operator moves the rows itself; vLLM's own exchange is never called."
@@ -84,7 +85,11 @@ def drop_foreign(line: ServeLine) -> tuple[ServeLine, list[Step]]:
 def not_read(line: ServeLine) -> list[str]:
     """Sentences about flags and keys that stay in the line and are not read."""
     said = [f"--{name} {line.value(name)} is not read: {why}" for name, why in NOT_READ.items() if line.value(name)]
-    others = sorted(set(line.additional_config()) - {"megamoe"} - set(DROPPED_KEYS))
+    others = sorted(
+        key
+        for key, value in line.additional_config().items()
+        if key != KEY and key not in DROPPED_KEYS and not any(misplaced(key, value))  # those are violations
+    )
     if others:
         said.append(f"--additional-config: {', '.join(others)}: not read here, they stay for the platform that does.")
     chunked = line.switch("enable-chunked-prefill")

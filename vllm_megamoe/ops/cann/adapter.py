@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.numerics.activations import named_parameters
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from vllm_megamoe.simulator.device import Device
 
 PACKAGE = "cann_ops_transformer.ops"
-FP4_CODE = 296
+FP4_CODE = AclDtype.FLOAT4_E2M1.code
 """The wrapper knows no torch dtype for packed FP4; ACL's number + 256 works (op csrc, GetAclDataType)."""
 
 _OWN = ("group_name", "rank_id", "ccl_buffer_size", "context", "topo_type", "rank_num_per_server")

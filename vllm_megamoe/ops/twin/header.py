@@ -1,4 +1,4 @@
-"""What each rank tells every other one at the start of a call: which call it makes, or why it rejects to.
+"""What each rank tells every other one at the start of a call: which call it makes, or why it rejects its call.
 
 First the facts that must be equal on all ranks, as named integers (operator_readme.txt, consistency constraints). Then
 one message whose size only the group decides, so that ranks which disagree on everything else can read each other:

@@ -103,8 +103,8 @@ class Channel:
             if "Timed out" in str(e):
                 raise PeerError(
                     f"{self.where}: rank {peer} is missing: {what} within {self.timeout_s:g} s. Every rank of the "
-                    "group must make every call, idle ones with no tokens. See that rank's log; VLLM_MEGAMOE_TIMEOUT_S "
-                    "sets the time."
+                    "group must make every call, idle ones with no tokens. See that rank's log; "
+                    "settings(timeout_s=...), else VLLM_MEGAMOE_TIMEOUT_S, sets the time."
                 ) from e
             raise self._broken(peer, e) from e
         self._awaited.pop(work, None)

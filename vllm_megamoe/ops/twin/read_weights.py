@@ -140,8 +140,8 @@ def _element_of(given: GivenWeights) -> AclDtype:
     if found not in known or (declared is not None and found is not declared):
         rule = "a weight type" if declared is None else f"a carrier of {argument}={declared.name}"
         remedy = (
-            f"INT4 comes in int8 with {argument}=285 or in int32, FP4 in uint8 with {argument}=296; "
-            "other types in their own dtype."
+            f"INT4 comes in int8 with {argument}={AclDtype.INT4.code} or in int32, FP4 in uint8 with "
+            f"{argument}={AclDtype.FLOAT4_E2M1.code}; other types in their own dtype."
         )
         raise rejection(f"{given.name}.dtype", dtype, rule, "op csrc, GetAclDataType", remedy)
     if declared is AclDtype.INT4 and dtype == torch.int32:

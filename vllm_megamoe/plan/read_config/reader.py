@@ -33,8 +33,14 @@ def read_family(family: Family, keys: Keys, inside: str, format_of: FormatOf) ->
     """
     values = {**_section(family, keys), **keys.values}
     keys = Keys(values, _num_layers(family, Keys(values)))
-    experts = keys.integer(*family.num_experts)
-    if experts < 2 or not keys.integer(*family.topk):
+    experts, topk = keys.integer(*family.num_experts), keys.integer(*family.topk)
+    says_topk = any(keys.values.get(name) is not None for name in family.topk)
+    if experts < 0 or (experts > 1 and says_topk and topk == 0):
+        raise ConfigError(
+            f"config.json: {experts} experts in a layer, {topk} of them per token; expected numbers from 1 on, or "
+            "neither in a model without experts. Correct the file."
+        )
+    if experts < 2 or not topk:
         return ()
     if experts > MOST_EXPERTS:
         raise ConfigError(

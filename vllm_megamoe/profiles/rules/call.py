@@ -158,7 +158,7 @@ def dispatch(profile: Profile, limits: Limits, buffer: BufferFacts, call: CallFa
         return None  # its host takes it: see `fp4_dispatch`
     pairs = sorted(limits.dispatch.value, key=lambda pair: (pair[0], pair[1] or ""))
     expected = "one of " + ", ".join(_shown(*pair) for pair in pairs)
-    remedy = "Create the buffer with both, for the weights that it serves."
+    remedy = "Create the buffer with one of these pairs, and convert the weights to the type that goes with it."
     names = "(dispatch_quant_mode, dispatch_quant_out_dtype)"
     return Broken(names, _shown(*found), expected, limits.dispatch.source, remedy)
 

@@ -37,7 +37,8 @@ def wrong_use_case(
     silent = ""
     if profile.name == "950@9.1" and weights.element1 == E2M1:
         silent = "it reads the FP4 bytes as FP8"
-    remedy = "Convert the weights, or create the buffer for them."
+    choice = "one of these" if len(cell.value) > 1 else cases
+    remedy = f"Convert the weights to {choice}, and create the buffer for them."
     return Broken(name, value, f"the types of one of {cases}", cell.source, remedy, silent)
 
 
