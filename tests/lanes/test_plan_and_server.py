@@ -21,8 +21,9 @@ from vllm_megamoe.cli.request import Request
 from vllm_megamoe.errors import ConfigError
 
 SCRIPT = Path(__file__).with_name("agreement.py")
+# Fewer rows than 2048 would be raised to that by vLLM for latent attention on a processor without AMX, and only there.
 COMMON = (
-    "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 128 --max-model-len 128 --skip-tokenizer-init "
+    "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 2048 --max-model-len 128 --skip-tokenizer-init "
     "--enforce-eager"
 )
 MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
