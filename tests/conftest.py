@@ -9,7 +9,6 @@ Skips: `--skips-need-a-reason`, which `.ci/run` gives, fails a run with a skip t
 """
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import drawn  # noqa: F401
 import pytest
 
 from vllm_megamoe.testing.engines import EngineRanks
+from vllm_megamoe.testing.server import has_compiler
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the engines first, and skip what vLLM compiles where there is no compiler."""
     items.sort(key=lambda item: not _with_engines(item.nodeid))
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
+    if not has_compiler():
         for item in items:
             if item.get_closest_marker("compiled"):
                 item.add_marker(pytest.mark.skip(reason="no C++ compiler on PATH"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_megamoe.testing.server import Server, stage
+from vllm_megamoe.testing.server import Server, compiler_environment, has_compiler, stage
 
 LINES = [
     "(APIServer pid=7) INFO 11-30 06:57:40 [api.py:1]  version 0.32.0",
@@ -33,3 +33,15 @@ def test_a_stage_is_told_in_our_words(lines: int, words: str) -> None:
 def test_the_command_can_be_copied() -> None:
     server = Server(Path("/a model"), ("--enforce-eager",), Path("log"), 1234)
     assert server.command_line == "vllm serve '/a model' --enforce-eager --host 127.0.0.1 --port 1234"
+
+
+@pytest.mark.parametrize(("compiler", "found"), [("g++", True), ("my-c++", False)])
+def test_without_a_compiler_torch_is_told_not_to_compile(
+    compiler: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a PATH with nothing but `g++`: torch looks for $CXX, else for g++."""
+    (tmp_path / "g++").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler)
+    assert has_compiler() == found
+    assert compiler_environment() == ({} if found else {"TORCHDYNAMO_DISABLE": "1"})

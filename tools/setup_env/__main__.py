@@ -42,7 +42,10 @@ def _set_up(places: Places) -> int:
     say(f"{reason}; the first time takes a few minutes and up to {DISK_GIB} GB of disk")
     run_steps(places, pins)
     if shutil.which("g++") is None:
-        say("note: there is no g++ on PATH; vLLM compiles models with it, so add --enforce-eager to `vllm serve`")
+        say(
+            "note: there is no g++ on PATH, with which vLLM compiles models and parts of itself; serve with "
+            "`TORCHDYNAMO_DISABLE=1 vllm serve ... --enforce-eager`. `make demo` and `make test` do so by themselves"
+        )
     say(f"done in {timer}; `. {os.path.relpath(places.venv)}/bin/activate` to use it by hand")
     return 0
 

@@ -1,7 +1,6 @@
 """The demo's steps, in the order in which they are told."""
 
 import os
-import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from vllm_megamoe.demo import report
 from vllm_megamoe.demo.baseline import Cache, make_baseline, read_baseline
 from vllm_megamoe.demo.comparison import Difference, compare
 from vllm_megamoe.testing.process import HarnessError, OwnProcess
-from vllm_megamoe.testing.server import Client, Server
+from vllm_megamoe.testing.server import Client, Server, compiler_environment, has_compiler
 
 OPERATOR_OPTIONS = ["--quantization", "megamoe", "--tensor-parallel-size", "2", "--enable-expert-parallel"]
 QUESTION = "What does a mixture of experts do?"
@@ -152,11 +151,11 @@ class Story:
 
     def _environment(self, cache: Cache) -> dict[str, str]:
         ours = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(cache.compiled)}
-        return ours | os.environ
+        return ours | compiler_environment() | os.environ
 
     def _eager(self) -> list[str]:
         """vLLM compiles models with g++; without one both sides of the comparison run uncompiled."""
-        return [] if shutil.which("g++") else ["--enforce-eager"]
+        return [] if has_compiler() else ["--enforce-eager"]
 
     def _say(self, text: str) -> None:
         self._step += 1

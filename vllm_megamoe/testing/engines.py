@@ -25,6 +25,7 @@ from typing import Any
 
 from vllm_megamoe.testing.process import HarnessError, OwnProcess, end_of, free_port
 from vllm_megamoe.testing.ranks import READY, Failure, Ranks, answer_cases
+from vllm_megamoe.testing.server import compiler_environment
 
 ENGINE_LIMIT_S = 600.0
 """For one case: an engine that compiles its model takes a minute on two quiet cores."""
@@ -47,14 +48,18 @@ def engine_environment() -> dict[str, str]:
     vLLM's variable can say.
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    return clean | {
-        "OMP_NUM_THREADS": "1",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions in collective_rpc
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
+    return (
+        clean
+        | compiler_environment()
+        | {
+            "OMP_NUM_THREADS": "1",
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions in collective_rpc
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+    )
 
 
 class EngineRanks(Ranks):

@@ -5,7 +5,9 @@ and falls back to the first of our sentences where a version of vLLM logs other 
 """
 
 import json
+import os
 import shlex
+import shutil
 import sys
 import time
 import urllib.error
@@ -150,6 +152,20 @@ class Server:
         with OwnProcess([str(_executable()), *self.command[1:]], self.log, environment) as process:
             _wait_until_healthy(process, client, tell)
             yield client
+
+
+def has_compiler() -> bool:
+    """Whether torch finds a C++ compiler: $CXX, else g++ (torch._inductor.config.cpp.cxx)."""
+    return shutil.which(os.environ.get("CXX") or "g++") is not None
+
+
+def compiler_environment() -> dict[str, str]:
+    """Return the variables that vLLM needs where there is no C++ compiler, {} where there is one.
+
+    vLLM 0.32 lets torch compile parts of itself under --enforce-eager too: log-probabilities, grouped routers,
+    embeddings cut over ranks. Without a compiler that ends in InvalidCxxCompiler, unless torch is told not to compile.
+    """
+    return {} if has_compiler() else {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def stage(log_text: str) -> str:
