@@ -4,6 +4,7 @@
 of `profiles.losses`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -131,13 +132,13 @@ FORMATS: dict[str, FormatFacts] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertsFormat:
+class ExpertsFormat(ABC):
     """How the experts of one layer are stored; one of Known, Mixed and Unknown."""
 
     @property
+    @abstractmethod
     def facts(self) -> FormatFacts:
         """What it is and where it can go; a format that is not Known loads nothing and goes nowhere."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

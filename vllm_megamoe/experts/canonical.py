@@ -15,6 +15,7 @@ is NaN. Gate and up rows are padded by themselves: rows behind the fused 2I woul
 Letters: E experts, H hidden, I intermediate (after the activation).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,7 @@ ONE_E8M0 = 127
 Kind = Literal["dense", "int8", "int4", "e4m3", "e5m2", "e2m1"]
 
 
-class _Sizes:
+class _Sizes(ABC):
     """What all three types say of themselves."""
 
     __slots__ = ()
@@ -40,8 +41,9 @@ class _Sizes:
     w2: Tensor
 
     @property
+    @abstractmethod
     def kind(self) -> Kind:
-        raise NotImplementedError
+        """How a number is stored."""
 
     @property
     def num_experts(self) -> int:
