@@ -16,6 +16,7 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.lanes import Lane, running_lane
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
@@ -49,7 +50,8 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config), lane)
     plan = live.confirmed()
     state.set_finder(_find)
-    return MegaMoeMethod(layer.moe_config, plan, lane.read_seat(layer), live)
+    stored = stored_of(plan.facts.experts_format.name, config.section)
+    return MegaMoeMethod(layer.moe_config, plan, stored, lane.read_seat(layer), live)
 
 
 def _carried(config: MegaMoeConfig, vllm_config: Any) -> Carried:
@@ -106,6 +108,12 @@ class LiveLayer:
 
 
 def _find(layer_name: str) -> LayerState:
-    """The state of a layer in the engine whose forward pass is running."""
-    found: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
+    """The state of a layer in the engine whose forward pass is running.
+
+    Raises:
+        CheckpointError: an expert was loaded again in part.
+    """
+    experts = get_forward_context().no_compile_layers[layer_name].routed_experts
+    experts.mega_moe_experts.settle()
+    found: LayerState = experts.mega_moe
     return found
