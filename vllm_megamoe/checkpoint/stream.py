@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert
 from vllm_megamoe.checkpoint.stored.part import Stored, read_projection
-from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.errors import CheckpointError, MegaMoeError
 from vllm_megamoe.experts.canonical import Experts
 
 Shard = Literal["w1", "w2", "w3"]
@@ -71,6 +71,7 @@ class ExpertStream:
         self._finish, self._check = finish, check
         self._held: dict[int, dict[Key, Tensor]] = {}
         self._unread = set(experts)  # by the first load
+        self._broken: dict[int, MegaMoeError] = {}
         self._first = True
         self._required = frozenset((shard, part.name) for shard in SHARDS for part in stored.parts if part.required)
         optional = any(not part.required for part in stored.parts)
@@ -121,7 +122,10 @@ class ExpertStream:
 
         Raises:
             CheckpointError: an expert lacks tensors, which are named; after the first load also: one got none.
+            MegaMoeError: an expert was not what the format says, and has not come anew; what was said then.
         """
+        for error in self._broken.values():
+            raise error
         if self._held and self._expected is None and all(self._required <= held.keys() for held in self._held.values()):
             # A part that one expert has, all have: without its zero points an expert would be read as another one.
             self._expected = frozenset(key for held in self._held.values() for key in held)
@@ -141,11 +145,15 @@ class ExpertStream:
         self._first = False
 
     def _read(self, expert: int) -> None:
-        """Hand on an expert that is whole. It stays held if it is not what the format says, so nobody serves it."""
-        held = self._held[expert]
-        gate, down, up = (self._matrix(expert, shard, held) for shard in SHARDS)
-        self._finish(self._slots[expert], join_expert(gate, up, down, f"{self.layer}.{expert}"))
-        del self._held[expert]
+        """Hand on an expert that is whole. One that is not what the format says is remembered, so nobody serves it."""
+        held = self._held.pop(expert)
+        try:
+            gate, down, up = (self._matrix(expert, shard, held) for shard in SHARDS)
+            self._finish(self._slots[expert], join_expert(gate, up, down, f"{self.layer}.{expert}"))
+        except MegaMoeError as error:
+            self._broken[expert] = error
+            raise
+        self._broken.pop(expert, None)
         self._unread.discard(expert)
 
     def _matrix(self, expert: int, shard: Shard, held: Mapping[Key, Tensor]) -> Matrix:
