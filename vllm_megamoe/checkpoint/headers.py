@@ -274,11 +274,12 @@ def _bounds(file: str, entries: Iterable[Entry], start: int, size: int) -> Itera
 
 def _against_index(found: Headers, where: Mapping[str, str]) -> Iterator[Problem]:
     read = {entry.file for entry in found.entries.values()} | {problem.file for problem in found.problems}
+    here = {file for file in set(where.values()) if (found.folder / file).is_file()}
     absent: dict[str, list[str]] = {}
     elsewhere: dict[tuple[str, str], list[str]] = {}
     for tensor, file in where.items():
         held = found.entries.get(tensor)
-        if not (found.folder / file).is_file():
+        if file not in here:
             absent.setdefault(file, []).append(tensor)
         elif held is None and file in read:
             elsewhere.setdefault((file, ""), []).append(tensor)

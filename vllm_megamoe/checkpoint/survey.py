@@ -105,7 +105,9 @@ def survey(
         else:
             found.layers[want.name] = tensors
             problems += _Layer(want, tensors, section, description[0] or CONFIG).problems()
-    problems += _described_but_absent(headers, description, found.layers.values())
+    told = {name for problem in problems for name in (problem.tensor, *problem.alike)}
+    absent = _described_but_absent(headers, description, found.layers.values())
+    problems += [problem for problem in absent if problem.tensor not in told]
     found.problems += _together(problems)
     return found
 
