@@ -12,6 +12,8 @@ import torch
 from layer.layers import convert_routed
 from torch import Tensor
 
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import close_buffers, open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
@@ -173,3 +175,12 @@ def test_more_rows_than_planned_are_rejected(problem: Problem) -> None:
     rows = problem.x.repeat(2, 1), problem.ids.repeat(2, 1), problem.weights.repeat(2, 1)
     with pytest.raises(ValueError, match=r"74 rows in one step.*planned for 64"):
         state.run(*rows)
+
+
+def test_the_op_outside_of_an_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_find", None)
+    rows = torch.zeros(1, 4)
+    with pytest.raises(
+        OperatorError, match="no layer 'model.layers.0.mlp'.*expected a running engine. Serve the model"
+    ):
+        torch.ops.vllm_megamoe.moe_layer(rows, rows[:, :2].int(), rows[:, :2], "model.layers.0.mlp")
