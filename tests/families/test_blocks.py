@@ -19,6 +19,8 @@ from families.block_configs import EXPERTS, HIDDEN, TOPK, WIDTH, WRITTEN, small_
 from families.blocks import BLOCKS
 from torch import Tensor
 
+from vllm_megamoe.experts.canonical import DenseExperts
+from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
@@ -85,7 +87,8 @@ def run(problem: Problem, plan: LayerPlan) -> Tensor:
     w = problem.weights
     operands = convert_routed(w.w13.clone(), w.w2.clone(), plan)
     fused = plan.shared.mode == "fused"
-    shared = convert_shared(w.shared_w13.clone(), w.shared_w2.clone(), plan) if fused else None
+    mlp = cut_expert(DenseExperts(w.shared_w13[None], w.shared_w2[None]), plan.shared.pieces) if fused else None
+    shared = None if mlp is None else convert_shared(mlp, plan)
     state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE), shared)
     return state.run(problem.x, problem.ids, problem.router)
 

@@ -21,6 +21,7 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 from vllm.model_executor.utils import set_weight_attrs
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.load_report import REPORT
@@ -98,8 +99,8 @@ class Surroundings(Protocol):
             ConfigError: they differ.
         """
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-        """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
+    def take_shared(self, plan: LayerPlan) -> Experts:
+        """The shared MLP as `plan.shared.pieces` experts, whole on every rank; vLLM's own path is off from then on."""
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -173,7 +174,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         for parameter in ("w13_weight", "w2_weight"):
             empty = torch.empty(0, dtype=getattr(layer, parameter).dtype)
             setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
-        shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
+        shared = convert_shared(self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
