@@ -171,18 +171,6 @@ def in_halves(w13: Tensor) -> Tensor:
     return torch.cat([w13[..., 0::2, :], w13[..., 1::2, :]], dim=-2)
 
 
-def cut_mlp(w13: Tensor, w2: Tensor, pieces: int) -> DenseExperts:
-    """One MLP [2S, H], [H, S] -> `pieces` experts of width S / pieces whose outputs add up to its own.
-
-    Gate rows and up rows are cut separately. S must be a multiple of `pieces`.
-    """
-    hidden, width = w2.shape
-    narrow = width // pieces
-    gate_up = w13.view(2, pieces, narrow, hidden).transpose(0, 1)
-    down = w2.view(hidden, pieces, narrow).transpose(0, 1)
-    return DenseExperts(gate_up.reshape(pieces, 2 * narrow, hidden), down.contiguous())
-
-
 def _wider_codes(experts: Experts) -> Experts:
     assert isinstance(experts, IntExperts)
     return replace(experts, bits=8)

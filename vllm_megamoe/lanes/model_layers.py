@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
@@ -17,6 +16,7 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
 from vllm_megamoe.checkpoint.stored.table import stored_of
+from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes import Lane, running_lane
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
@@ -39,10 +39,7 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
     lane = running_lane()
     if isinstance(layer, RoutedExperts):
         return _moe_method(layer, config, lane)
-    inner = config.inner
-    method = lane.linear_method(layer) if inner is None else inner.get_quant_method(layer, prefix)
-    # It may turn out to be part of a shared MLP that is fused.
-    return lane.spare_fused(method)
+    return lane.layer_method(layer, prefix, config)
 
 
 def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
@@ -96,7 +93,7 @@ class LiveLayer:
     def whole_plan(self) -> LayerPlan:
         return self.confirmed(self._runner())
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+    def take_shared(self, plan: LayerPlan) -> Experts:
         return self.lane.take_shared(self._runner(), plan)
 
     def _runner(self) -> Any:

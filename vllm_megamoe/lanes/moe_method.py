@@ -22,6 +22,7 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
+from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import own_experts, projections, register_parts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
@@ -103,8 +104,8 @@ class Surroundings(Protocol):
             ConfigError: they differ.
         """
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-        """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
+    def take_shared(self, plan: LayerPlan) -> Experts:
+        """The shared MLP as `plan.shared.pieces` experts, whole on every rank; vLLM's own path is off from then on."""
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -200,7 +201,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         stream.copies = True
         plan, name = self.complete_plan(), layer.layer_name
         operands = self._routed().operands()
-        shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
+        shared = convert_shared(self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer

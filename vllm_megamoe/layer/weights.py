@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts
-from vllm_megamoe.experts.convert import convert, cut_mlp, in_halves
+from vllm_megamoe.experts.convert import convert, in_halves
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.experts.slots import Slots
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -76,29 +76,21 @@ def _deinterleaved(experts: Experts, name: str) -> DenseExperts:
     return replace(experts, w13=in_halves(experts.w13))
 
 
-def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
-    """The whole, unsharded MLP into `plan.shared.pieces` shared experts; the weights are left as they are.
-
-    Every rank holds all of it, because each computes its own rows.
-
-    Args:
-        w13: [2S, H], gate rows first.
-        w2: [H, S].
-        plan: of the layer; S must be `pieces` times the routed width.
+def convert_shared(experts: Experts, plan: LayerPlan) -> LayerOperands:
+    """The shared MLP, cut to the routed width, into operands. Every rank holds all of it: each computes its own rows.
 
     Raises:
         ConfigError: the loaded MLP is not what the plan was made for.
     """
-    pieces = plan.shared.pieces
-    got, expected = (w2.shape[1], w2.shape[0]), (pieces * plan.padding.intermediate_was, plan.padding.hidden_was)
-    if got != expected or w13.shape != (2 * w2.shape[1], w2.shape[0]):
+    got = (experts.num_experts, experts.intermediate, experts.hidden)
+    expected = (plan.shared.pieces, plan.padding.intermediate_was, plan.padding.hidden_was)
+    if got != expected:
         raise ConfigError(
-            f"{plan.facts.name}: the shared experts have weights {list(w13.shape)} and {list(w2.shape)}; the plan "
-            f"expected {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
-            '"fuse_shared_experts": "off".'
+            f"{plan.facts.name}: the shared experts are {got[0]} of width {got[1]} on rows of {got[2]}; the plan "
+            f'expected {expected[0]} of width {expected[1]} on rows of {expected[2]}. Set "fuse_shared_experts": "off".'
         )
     return convert(
-        cut_mlp(w13, w2, pieces),
+        experts,
         plan.use_case,
         hidden=plan.padding.hidden,
         intermediate_hidden=plan.padding.intermediate_hidden,
