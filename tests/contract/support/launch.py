@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from vllm_megamoe.simulator.install import NPU_VARIABLE, path_entry
+from vllm_megamoe.environment import SIMULATED_NPU
+from vllm_megamoe.simulator.install import path_entry
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS, ROOT = HERE.parent, HERE.parents[1]
@@ -57,7 +58,7 @@ def environment(npu: str, more: Mapping[str, str] | None = None) -> dict[str, st
     """The environment of a process with a simulated NPU, such as "a3@9.2"."""
     path = os.pathsep.join([path_entry(), *map(str, STAND_INS), str(TESTS), str(ROOT)])
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    return kept | _FIXED | {"PYTHONPATH": path, NPU_VARIABLE: npu} | dict(more or {})
+    return kept | _FIXED | {"PYTHONPATH": path, SIMULATED_NPU.name: npu} | dict(more or {})
 
 
 def run(npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str] | None = None) -> dict[str, list[Any]]:
