@@ -2,6 +2,19 @@
 
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
 from vllm_megamoe.lanes.cpu.shared_experts import linear_method, spare_fused, take_shared
-from vllm_megamoe.lanes.cpu.workers import prepare
+from vllm_megamoe.lanes.cpu.workers import prepare, settle, start
+from vllm_megamoe.lanes.moe_method import MegaMoeMethod as Method
 
-__all__ = ["linear_method", "prepare", "read_seat", "spare_fused", "take_shared"]
+OWN_ROWS = False
+
+__all__ = [
+    "OWN_ROWS",
+    "Method",
+    "linear_method",
+    "prepare",
+    "read_seat",
+    "settle",
+    "spare_fused",
+    "start",
+    "take_shared",
+]
