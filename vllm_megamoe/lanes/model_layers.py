@@ -37,6 +37,7 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
         ConfigError: a MoE layer is not the one that was planned.
     """
     lane = running_lane()
+    lane.start(get_current_vllm_config())
     if isinstance(layer, RoutedExperts):
         return _moe_method(layer, config, lane)
     return lane.layer_method(layer, prefix, config)
@@ -44,18 +45,21 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
 
 def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     vllm_config = get_current_vllm_config()
-    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config), lane)
+    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
     plan = live.confirmed()
     state.set_finder(_find)
     stored = stored_of(plan.facts.experts_format.name, config.section)
-    return MegaMoeMethod(layer.moe_config, plan, stored, lane.read_seat(layer), live)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer), live)
+    return method
 
 
-def _carried(config: MegaMoeConfig, vllm_config: Any) -> Carried:
+def _carried(config: MegaMoeConfig, vllm_config: Any, lane: Lane) -> Carried:
     """The engine's plan; without one (a draft model alone asks for our method) an empty one, which knows nothing."""
     found = config.carried or engines_plan()
+    if found is not None:
+        return found
     options = Options.parse(vllm_config.additional_config)
-    return found or Carried(make_plan(read_engine(vllm_config), [], options))
+    return Carried(make_plan(read_engine(vllm_config, own_rows=lane.OWN_ROWS), [], options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class LiveLayer:
             model_config.hf_text_config,
         )
         parallel = self.layer.moe_config.moe_parallel_config
-        engine = read_engine(self.vllm_config, sequence_parallel=parallel.is_sequence_parallel)
+        engine = read_engine(self.vllm_config, parallel.is_sequence_parallel, own_rows=self.lane.OWN_ROWS)
         return LiveFacts(engine, facts, runner is not None, facts.draft or model_config.runner_type == "draft")
 
     def whole_plan(self) -> LayerPlan:

@@ -134,7 +134,11 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         inner = QuantizationConfig if self.inner is None else self.inner
         return (*inner._ignore_unexpected_suffixes, ".g_idx")
 
-    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> QuantizeMethodBase | None:
+    def get_quant_method(
+        self, layer: torch.nn.Module, prefix: str, tid2eid: torch.Tensor | None = None
+    ) -> QuantizeMethodBase | None:
+        """The layer's method; `tid2eid` is vllm-ascend's, and its routers have it too."""
+        del tid2eid
         # Imported here: models import these modules long before they ask, but the API server never needs them.
         from vllm_megamoe.lanes import model_layers
 

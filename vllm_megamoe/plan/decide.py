@@ -161,7 +161,8 @@ def _plan(
 def _broken(engine: EngineFacts, plan: LayerPlan) -> list[Violation]:
     """What the product says of the largest call of the layer, and of the window that the environment has for it."""
     profile = plan.profile
-    masked = plan.capacity.pad == "dp_max" and (engine.data_parallel > 1 or engine.tokens == "replicated")
+    fills_up = engine.data_parallel > 1 or engine.own_rows or engine.tokens == "replicated"
+    masked = plan.capacity.pad == "dp_max" and fills_up
     call = call_facts(plan, engine.dtype, masked)
     broken = [*broken_by_buffer(profile, plan.buffer), *broken_by_call(profile, plan.buffer, call)]
     found = [of_product(profile.name, rule) for rule in told_once(broken)]

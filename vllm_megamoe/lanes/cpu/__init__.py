@@ -3,6 +3,19 @@
 from vllm_megamoe.lanes.cpu.linears import inner_config, layer_method
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
 from vllm_megamoe.lanes.cpu.shared_experts import take_shared
-from vllm_megamoe.lanes.cpu.workers import prepare
+from vllm_megamoe.lanes.cpu.workers import prepare, settle, start
+from vllm_megamoe.lanes.moe_method import MegaMoeMethod as Method
 
-__all__ = ["inner_config", "layer_method", "prepare", "read_seat", "take_shared"]
+OWN_ROWS = False
+
+__all__ = [
+    "OWN_ROWS",
+    "Method",
+    "inner_config",
+    "layer_method",
+    "prepare",
+    "read_seat",
+    "settle",
+    "start",
+    "take_shared",
+]
