@@ -13,7 +13,7 @@ from oracle.formats import to_bf16
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.convert import reachable, to_kind
+from vllm_megamoe.experts.steps import reachable, to_kind
 from vllm_megamoe.profiles.use_cases import UseCase
 
 EXPERTS, HIDDEN, WIDTH = 3, 96, 64

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from vllm_megamoe.checkpoint.formats import FORMATS, FormatFacts
 from vllm_megamoe.experts.canonical import DenseExperts, Kind
-from vllm_megamoe.experts.convert import convert, reachable
+from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.steps import reachable
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.numerics.mx import mx_dequantise, mx_quantise
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe

@@ -1,35 +1,23 @@
 """Experts -> the operands of a layer, one expert at a time: for serving, the command line and users of the operator.
 
     canonical experts  ->  kind of the use case  ->  padded  ->  laid out           ->  columns: a list or a stack
-                           `to_kind`                 canonical   experts.operands       of all experts
+                           `steps.to_kind`           canonical   experts.operands       of all experts
 
-A use case computes with experts of certain kinds (`operands.KINDS`). Those go in as they are, others need a step:
-
-    exact    int4 -> int8            the same codes and scales; a code of 4 bits is one of 8
-             e2m1 -> e4m3            the same scales; E4M3 has every value of E2M1
-             e4m3, e2m1 -> dense     BF16 has every value of both with 2^-117 to 2^119 and 2^-125 to 2^125 as scales
-    lossy    dense -> int8, int4, e4m3, e2m1
-             int8, int4 -> dense, e4m3
-             e4m3, e2m1 -> int8
-
-What is lossy, and how much, stands in `profiles.losses`; who consents is the plan's business. Every other pair is an
-error. At no time does more than one expert exist in a form between the first and the last.
+At no time does more than one expert exist in a form between the first and the last.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError, LayoutError
-from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
-from vllm_megamoe.experts.operands import KINDS, ExpertOperands, LayerOperands, Weights, to_operands
+from vllm_megamoe.experts.canonical import DenseExperts, Experts
+from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, Weights, to_operands
+from vllm_megamoe.experts.steps import to_kind
 from vllm_megamoe.layout.cast import stack_experts
-from vllm_megamoe.layout.packing import pack_e2m1, unpack_e2m1
-from vllm_megamoe.numerics.int8 import Bits, quantise_weight
-from vllm_megamoe.numerics.mx import Elem, decode, encode, mx_dequantise_bytes, mx_quantise
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 
@@ -40,7 +28,6 @@ def convert(
     hidden: int | None = None,
     intermediate_hidden: int | None = None,
     stacked: bool = False,
-    in_place: bool = False,
     dtype: torch.dtype | None = None,
 ) -> LayerOperands:
     """Operands of a use case.
@@ -51,9 +38,7 @@ def convert(
         hidden, intermediate_hidden: sizes of the operands, at least H and I; None for the experts' own. The rest is
             filled with zeros, which changes no result.
         stacked: one stack of all experts instead of a list with a tensor for each.
-        in_place: an operand with the same bytes as its source (A16W16, nothing padded) moves into the source's memory,
-            so that no second copy of a layer ever exists; the caller must drop its own view of the experts.
-        dtype: as `to_kind`.
+        dtype: as `steps.to_kind`.
 
     Raises:
         ConfigError: these experts cannot become operands of the use case.
@@ -69,25 +54,48 @@ def convert(
                 "kind and size. Convert the experts of each layer by themselves."
             )
         for e in range(part.num_experts):
-            one = part.one(e)
-            target = to_kind(one, use_case, dtype)
-            target = target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
-            (operands,) = to_operands(target, use_case)
-            if in_place and target is one:
-                operands = replace(operands, l1=_settle(operands.l1, one.w13), l2=_settle(operands.l2, one.w2))
-            found.append(operands)
+            target = fitted(part.one(e), use_case, hidden, intermediate_hidden, dtype)
+            found += to_operands(target, use_case)
     if first is None or not found:
         raise LayoutError(f"no experts for {use_case}; expected at least one. Pass the layer's experts.")
+    columns = {field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)}
+    return as_layer(columns, use_case, target.hidden, target.intermediate)
+
+
+def fitted(
+    experts: Experts,
+    use_case: UseCase,
+    hidden: int | None,
+    intermediate_hidden: int | None,
+    dtype: torch.dtype | None = None,
+) -> Experts:
+    """Experts of a use case's kind at these sizes, None for their own; the same object where nothing is to be done.
+
+    `dtype` as `steps.to_kind`.
+
+    Raises:
+        ConfigError: no step leads there.
+        LayoutError: a size is smaller than their own.
+    """
+    target = to_kind(experts, use_case, dtype)
+    return target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
+
+
+def as_layer(
+    columns: Mapping[str, Weights | None], use_case: UseCase, hidden: int, intermediate_hidden: int
+) -> LayerOperands:
+    """The fields of ExpertOperands, each of all experts, with what a call and its buffer are told about them."""
     facts = USE_CASES[use_case]
     # Rows travel in the type of FP8 weights (op tiling arch35); the table has the one that BF16 becomes.
-    out = AclDtype.FLOAT8_E5M2.code if first.kind == "e5m2" else facts.dispatch_quant_out_dtype
+    weights = columns["l1"]
+    e5m2 = weights is not None and weights[0].dtype == torch.float8_e5m2
     return LayerOperands(
-        **{field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)},  # type: ignore[arg-type]
+        **columns,  # type: ignore[arg-type]
         use_case=use_case,
-        hidden=target.hidden,
-        intermediate_hidden=target.intermediate,
+        hidden=hidden,
+        intermediate_hidden=intermediate_hidden,
         dispatch_quant_mode=facts.dispatch_quant_mode,
-        dispatch_quant_out_dtype=out,
+        dispatch_quant_out_dtype=AclDtype.FLOAT8_E5M2.code if e5m2 else facts.dispatch_quant_out_dtype,
         weight_type=facts.weight_type,
     )
 
@@ -131,36 +139,6 @@ def transform_weights_for_mega_moe(
     return convert(experts, UseCase(use_case), hidden=hidden, intermediate_hidden=intermediate_hidden, stacked=stacked)
 
 
-def to_kind(experts: Experts, use_case: UseCase, dtype: torch.dtype | None = None) -> Experts:
-    """The experts as a use case computes with them: the same object, or one step further.
-
-    Args:
-        dtype: of A16W16's weights, that of the model: bfloat16, or float32 in the twin. None leaves dense experts as
-            they are and makes bfloat16 of others.
-
-    Raises:
-        ConfigError: no step leads there.
-    """
-    if experts.kind not in KINDS[use_case]:
-        step = STEPS.get((experts.kind, KINDS[use_case][0]))
-        if step is None:
-            raise ConfigError(
-                f"{experts.kind} experts cannot become {use_case}, which computes with "
-                f"{' or '.join(KINDS[use_case])}; expected one of {', '.join(reachable(experts.kind))}. Choose one of "
-                "these use cases, or start from BF16 weights."
-            )
-        # A quantised source gives float32 here, which is not rounded twice.
-        experts, dtype = step(experts), dtype or torch.bfloat16
-    if use_case is not UseCase.A16W16 or not isinstance(experts, DenseExperts) or dtype in (None, experts.w13.dtype):
-        return experts
-    return DenseExperts(experts.w13.to(dtype), experts.w2.to(dtype))
-
-
-def reachable(kind: Kind) -> tuple[UseCase, ...]:
-    """The use cases that experts of a kind can become."""
-    return tuple(u for u in UseCase if kind in KINDS[u] or (kind, KINDS[u][0]) in STEPS)
-
-
 def in_halves(w13: Tensor) -> Tensor:
     """[..., 2I, H] with gate and up rows in turn -> gate rows first, then up rows; copies.
 
@@ -169,95 +147,6 @@ def in_halves(w13: Tensor) -> Tensor:
     halves already. The operator wants halves.
     """
     return torch.cat([w13[..., 0::2, :], w13[..., 1::2, :]], dim=-2)
-
-
-def cut_mlp(w13: Tensor, w2: Tensor, pieces: int) -> DenseExperts:
-    """One MLP [2S, H], [H, S] -> `pieces` experts of width S / pieces whose outputs add up to its own.
-
-    Gate rows and up rows are cut separately. S must be a multiple of `pieces`.
-    """
-    hidden, width = w2.shape
-    narrow = width // pieces
-    gate_up = w13.view(2, pieces, narrow, hidden).transpose(0, 1)
-    down = w2.view(hidden, pieces, narrow).transpose(0, 1)
-    return DenseExperts(gate_up.reshape(pieces, 2 * narrow, hidden), down.contiguous())
-
-
-def _values(experts: Experts) -> DenseExperts:
-    """The numbers in float32: exact for MX, one rounding of code times scale for integers."""
-    if isinstance(experts, DenseExperts):
-        return DenseExperts(experts.w13.float(), experts.w2.float())
-    if isinstance(experts, IntExperts):
-        pairs = ((experts.w13, experts.w13_scale), (experts.w2, experts.w2_scale))
-        return DenseExperts(*(codes.float() * scale[..., None] for codes, scale in pairs))
-    w13 = mx_dequantise_bytes(experts.w13, experts.w13_scale, experts.elem)
-    return DenseExperts(w13, mx_dequantise_bytes(experts.w2, experts.w2_scale, experts.elem))
-
-
-def _wider_codes(experts: Experts) -> Experts:
-    assert isinstance(experts, IntExperts)
-    return replace(experts, bits=8)
-
-
-def _e2m1_as_e4m3(experts: Experts) -> Experts:
-    assert isinstance(experts, MxExperts)
-    w13, w2 = (encode(decode(unpack_e2m1(w), "e2m1"), "e4m3") for w in (experts.w13, experts.w2))
-    return MxExperts(w13, experts.w13_scale, w2, experts.w2_scale, "e4m3")
-
-
-def _to_int(bits: Bits) -> Callable[[Experts], Experts]:
-    """Symmetric, per output channel: amax/127 (INT4: amax/7), half even (numerics.int8)."""
-
-    def step(experts: Experts) -> Experts:
-        values = _values(experts)
-        w13, w2 = values.w13, values.w2
-        q13, s13 = quantise_weight(w13.flatten(0, 1), bits)
-        q2, s2 = quantise_weight(w2.flatten(0, 1), bits)
-        return IntExperts(q13.view(w13.shape), s13.view(w13.shape[:2]), q2.view(w2.shape), s2.view(w2.shape[:2]), bits)
-
-    return step
-
-
-def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
-    """Groups of 32 along the input, by the operator's own rule for activations.
-
-    numerics.mx: the exponent of the group's largest magnitude, codes half even and saturating. What is no BF16 is not
-    made one first, as the kernel does with activations: that would round twice.
-    """
-
-    def codes(w: Tensor) -> tuple[Tensor, Tensor]:
-        """[E, N, K] -> codes and scales, each with E and N in front."""
-        codes, scales = mx_quantise(w.flatten(0, 1), elem, "kernel" if w.dtype == torch.bfloat16 else "spec")
-        stored = pack_e2m1(codes) if elem == "e2m1" else codes
-        return stored.view(*w.shape[:2], -1), scales.view(*w.shape[:2], -1)
-
-    def step(experts: Experts) -> Experts:
-        experts = experts if isinstance(experts, DenseExperts) else _values(experts)
-        if elem == "e2m1":  # two codes share a byte
-            experts = experts.padded(
-                experts.hidden + experts.hidden % 2, experts.intermediate + experts.intermediate % 2
-            )
-        return MxExperts(*codes(experts.w13), *codes(experts.w2), elem)
-
-    return step
-
-
-STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
-    ("int4", "int8"): _wider_codes,
-    ("e2m1", "e4m3"): _e2m1_as_e4m3,
-    **{(kind, "dense"): _values for kind in ("int8", "int4", "e4m3", "e2m1")},
-    **{(kind, "int8"): _to_int(8) for kind in ("dense", "e4m3", "e2m1")},
-    **{(kind, "e4m3"): _to_mx("e4m3") for kind in ("dense", "int8", "int4")},
-    ("dense", "int4"): _to_int(4),
-    ("dense", "e2m1"): _to_mx("e2m1"),
-}
-
-
-def _settle(operand: Tensor, home: Tensor) -> Tensor:
-    """Put an operand into the memory that its source held: same bytes, other shape."""
-    place = home.view(operand.shape)
-    place.copy_(operand)
-    return place
 
 
 def _column(found: list[ExpertOperands], name: str, stacked: bool) -> Weights | None:

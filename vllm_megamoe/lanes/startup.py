@@ -9,6 +9,7 @@ draft models and parts of a model; there the plan is at hand already.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vllm.config import get_current_vllm_config_or_none
@@ -20,6 +21,7 @@ from vllm_megamoe.lanes import Lane, last_words, running_lane, working
 from vllm_megamoe.lanes.carried import Carried
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.folder import survey_problems
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
@@ -75,12 +77,16 @@ def before_platform(vllm_config: Any) -> None:
     options, wrong = Options.read(vllm_config.additional_config)
     wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
-    engine = _engine_or_refusal(vllm_config, options, wrong)
+    if lane is not None:
+        options, contradictions = lane.settle(vllm_config, options)
+        wrong = list(dict.fromkeys([*wrong, *contradictions]))
+    engine = _engine_or_refusal(vllm_config, options, wrong, own_rows=lane is not None and lane.OWN_ROWS)
     facts = read_served(vllm_config)
     for note in facts.notes:
         logger.info("megamoe: %s", note)
-    plan = make_plan(engine, facts.layers, options, wrong)
     speculation = read_speculation(vllm_config.speculative_config)
+    wrong += read_headers_of(vllm_config, facts, speculation)
+    plan = make_plan(engine, facts.layers, options, wrong)
     own_drafts = speculation is not None and speculation.draft is not None
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:
@@ -101,7 +107,8 @@ def after_platform(vllm_config: Any) -> None:
     carried = config.carried
     if carried is None or carried.shown:
         return
-    engine, plan = read_engine(vllm_config), carried.plan
+    plan = carried.plan
+    engine = read_engine(vllm_config, own_rows=plan.engine.own_rows)
     if engine != plan.engine:
         plan = make_plan(engine, [layer.facts for layer in plan.layers], plan.options)
     if plan.layers:
@@ -134,7 +141,7 @@ def _lane_or_refusal(wrong: list[str]) -> Lane | None:
         return None
 
 
-def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> EngineFacts:
+def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str], *, own_rows: bool) -> EngineFacts:
     """Facts of the engine, under limits that are known.
 
     Raises:
@@ -142,7 +149,7 @@ def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> 
     """
     try:
         options.chosen_profile  # noqa: B018
-        return read_engine(vllm_config)
+        return read_engine(vllm_config, own_rows=own_rows)
     except ConfigError as error:
         raise rejection_of(list(dict.fromkeys([*wrong, str(error)]))) from error
 
@@ -158,13 +165,14 @@ def engines_plan() -> Carried | None:
     return found.carried if isinstance(found, MegaMoeConfig) else None
 
 
-def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> EngineFacts:
+def read_engine(vllm_config: Any, sequence_parallel: bool | None = None, *, own_rows: bool = False) -> EngineFacts:
     """Facts of the engine from a VllmConfig.
 
     Args:
         vllm_config: complete or still under construction in `check_and_update_config`.
         sequence_parallel: what a layer says of its rows; None before any layer exists, where vLLM may already say that
             none splits them (its all2all backend decides).
+        own_rows: the lane's word, see EngineFacts.
     """
     parallel, scheduler = vllm_config.parallel_config, vllm_config.scheduler_config
     together = parallel.tensor_parallel_size > 1 and parallel.data_parallel_size > 1
@@ -179,6 +187,7 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
         expert_parallel=parallel.enable_expert_parallel,
         sequence_parallel=sequence_parallel,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        own_rows=own_rows,
         lora=vllm_config.lora_config is not None,
         eplb=parallel.enable_eplb,
         dual_batch_overlap=parallel.enable_dbo,
@@ -195,6 +204,21 @@ def read_served(vllm_config: Any) -> ModelFacts:
     config = vllm_config.model_config.hf_config.to_dict()
     speculative = read_speculation(vllm_config.speculative_config)
     return read_model(config, vllm_config.quant_config.side_files, speculative=speculative)
+
+
+def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[str]:
+    """What is malformed in the files of a local folder, from headers alone; a hub's files may not be here yet."""
+    model = vllm_config.model_config
+    if vllm_config.load_config.load_format == "dummy":
+        return []
+    folder = Path(model.model)
+    if not folder.is_dir():
+        logger.info("megamoe: the files of %s are looked at when they are loaded: no folder of that name", model.model)
+        return []
+    own_drafts = speculation is not None and speculation.draft is None
+    layers = [layer for layer in facts.layers if own_drafts or not layer.draft]
+    config = model.hf_config.to_dict()
+    return survey_problems(folder, config, vllm_config.quant_config.side_files, layers, facts.num_layers)
 
 
 def read_speculation(config: Any) -> Speculation | None:

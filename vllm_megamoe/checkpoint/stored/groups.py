@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.stored.matrix import IntMatrix, Matrix, RealMatrix
-from vllm_megamoe.checkpoint.stored.part import CODES_FP8, FLOATS, Part, anything, matrix, positive, signed
+from vllm_megamoe.checkpoint.stored.part import ANY, CODES_FP8, FLOATS, Part, anything, matrix, positive, signed
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.numerics.mx import decode_bytes
 
@@ -81,7 +81,7 @@ class CtPacked:
         per_word = 32 // self.bits
         return (
             Part("weight_packed", _INT32, lambda n, k: ((n, -(-k // per_word)),)),
-            Part("weight_scale", FLOATS, anything),
+            Part("weight_scale", FLOATS, lambda n, k: ((n, ANY), (n,))),
             Part("weight_shape", (torch.int64, torch.int32), lambda n, k: ((2,),), required=False),
             Part("weight_zero_point", (torch.int32, torch.int8), anything, required=False),
             Part("weight_g_idx", (torch.int32, torch.int64), lambda n, k: ((k,),), required=False),
@@ -149,8 +149,8 @@ class Gptq:
         per_word = 32 // self.bits
         return (
             Part("qweight", _INT32, lambda n, k: ((k // per_word, n),)),
-            Part("scales", FLOATS, anything),
-            Part("qzeros", _INT32, anything, required=False),
+            Part("scales", FLOATS, lambda n, k: ((ANY, n), (n,))),
+            Part("qzeros", _INT32, lambda n, k: ((ANY, -(-n // per_word)),), required=False),
             Part("g_idx", (torch.int32, torch.int64), lambda n, k: ((k,),), required=False),
             Part("bias", FLOATS, anything, required=False),
         )
@@ -174,8 +174,8 @@ class Awq:
     def parts(self) -> tuple[Part, ...]:
         return (
             Part("qweight", _INT32, lambda n, k: ((k, n // 8),)),
-            Part("scales", FLOATS, anything),
-            Part("qzeros", _INT32, anything, required=False),
+            Part("scales", FLOATS, lambda n, k: ((ANY, n), (n,))),
+            Part("qzeros", _INT32, lambda n, k: ((ANY, n // 8),), required=False),
             Part("bias", FLOATS, anything, required=False),
         )
 
