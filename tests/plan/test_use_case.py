@@ -12,7 +12,7 @@ from vllm_megamoe.checkpoint.formats import FORMATS, Known, format_named
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.model import Speculation, read_model
+from vllm_megamoe.plan.model import ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import draft_plan, violations_of
 from vllm_megamoe.plan.verdict import Rejected
@@ -176,3 +176,20 @@ def test_float32_is_the_twins_a16w16_of_every_format() -> None:
 
 def test_the_table_of_answers_is_whole() -> None:
     assert set(ONLY_NUMBERS_TELL) | set(REFUSED_FOR_ANOTHER_REASON) | MIXED_WITH_BF16 <= set(BY_NAME)
+
+
+def read(folder: Path) -> ModelFacts:
+    config = json.loads((folder / "config.json").read_text())
+    files = {name: json.loads((folder / name).read_text()) for name in SIDE_FILES if (folder / name).exists()}
+    return read_model(config, files, speculative=Speculation("mtp"))
+
+
+def test_a_layer_that_the_description_does_not_list_is_told_once(tmp_path: Path) -> None:
+    """Not where it is listed as FLOAT, nor where no description is."""
+    (said,) = read(BY_NAME["ms-unlisted-layer"].place(tmp_path)).warnings
+    assert said == (
+        "The quantisation's description does not list the experts of model.layers.N.mlp.experts (N = 1): they are read "
+        "as BF16."
+    )
+    for name in ("ms-w8a8-dynamic-deepseek-float-draft", "ms-w4a16", "bf16-deepseek", "ms-w4a8-dynamic-deepseek-v4"):
+        assert read(BY_NAME[name].place(tmp_path)).warnings == ()
