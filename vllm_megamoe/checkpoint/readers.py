@@ -127,7 +127,7 @@ def _flat(section: Described) -> tuple[str, ...]:
 
 
 def awq_reader(section: Described) -> Reader:
-    """AWQ: a list of modules left out. Zero points make even a scale per channel no INT4 matrix, but an INT8 one."""
+    """AWQ: a list of modules left out. Its zero points make even a scale per channel INT8, not INT4."""
     grouped = section.whole("q_group_size", "group_size", default=128) > 0
     return everything_as(format_named("awq-int4-group" if grouped else "awq-int4"), section, "modules_to_not_convert")
 

@@ -91,7 +91,7 @@ def convert_shared(experts: Experts, plan: LayerPlan) -> LayerOperands:
         )
     return convert(
         experts,
-        plan.use_case,
+        plan.shared.use_case or plan.use_case,
         hidden=plan.padding.hidden,
         intermediate_hidden=plan.padding.intermediate_hidden,
         stacked=plan.stacked,
