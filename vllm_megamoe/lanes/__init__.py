@@ -78,6 +78,13 @@ class Lane(Protocol):
             MegaMoeError: the layer's weights cannot be read.
         """
 
+    def check_whole(self) -> None:
+        """Called before each step of a MoE layer, for the layers without experts.
+
+        Raises:
+            CheckpointError: weights were loaded again in part.
+        """
+
     def take_shared(self, runner: Any, plan: "LayerPlan") -> "Experts":
         """The shared MLP of a runner as `plan.shared.pieces` experts, whole on every rank, as the checkpoint has it.
 

@@ -97,6 +97,9 @@ class LiveLayer:
     def whole_plan(self) -> LayerPlan:
         return self.confirmed(self._runner())
 
+    def check_whole(self) -> None:
+        self.lane.check_whole()
+
     def take_shared(self, plan: LayerPlan) -> Experts:
         return self.lane.take_shared(self._runner(), plan)
 
@@ -112,9 +115,9 @@ def _find(layer_name: str) -> LayerState:
     """The state of a layer in the engine whose forward pass is running.
 
     Raises:
-        CheckpointError: an expert was loaded again in part.
+        CheckpointError: weights were loaded again in part.
     """
     experts = get_forward_context().no_compile_layers[layer_name].routed_experts
-    experts.mega_moe_experts.settle()
+    experts.quant_method.check_loaded(experts)
     found: LayerState = experts.mega_moe
     return found

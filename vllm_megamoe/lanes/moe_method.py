@@ -104,6 +104,9 @@ class Surroundings(Protocol):
             ConfigError: they differ.
         """
 
+    def check_whole(self) -> None:
+        """Raise CheckpointError where layers without experts were loaded again in part."""
+
     def take_shared(self, plan: LayerPlan) -> Experts:
         """The shared MLP as `plan.shared.pieces` experts, whole on every rank; vLLM's own path is off from then on."""
 
@@ -218,6 +221,15 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             operands.nbytes + (shared.nbytes if shared else 0),
             plan.num_max_tokens_per_rank,
         )
+
+    def check_loaded(self, layer: Any) -> None:
+        """Called before each step.
+
+        Raises:
+            CheckpointError: weights were loaded again in part.
+        """
+        layer.mega_moe_experts.settle()
+        self.surroundings.check_whole()
 
     def apply(
         self,
