@@ -5,6 +5,7 @@ experts and a factor on the output, comes a moment later. So a layer is compared
 runner, to reject before weights exist, and with it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +101,8 @@ class LiveLayer:
     def check_whole(self) -> None:
         self.lane.check_whole()
 
-    def take_shared(self, plan: LayerPlan) -> Experts:
-        return self.lane.take_shared(self._runner(), plan)
+    def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+        return self.lane.take_shared(self._runner(), plan, put)
 
     def _runner(self) -> Any:
         return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
