@@ -132,7 +132,7 @@ class CheckedLayer(_Part):
         name: vLLM's prefix of its experts.
         use_case: as it was run.
         weight_rel_err, output_rel_err: of the whole layer.
-        worst_expert: number of the expert whose error is largest over its bound, and whose output is worst.
+        worst_expert: number of the expert whose output is worst.
         worst_token: row of the activations whose output is worst.
         layer, draft, format: as in LayerReport.
         worst_expert_rel_err: output error of that expert.
@@ -155,6 +155,10 @@ class CheckedLayer(_Part):
     weight_bound: float
     output_bound: float
     excess: tuple[str, ...] = ()
+
+
+OWN = "the checkpoint's own numbers"
+"""What a check is against where no original is given."""
 
 
 class CheckReport(_Part):
