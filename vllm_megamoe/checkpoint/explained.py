@@ -127,7 +127,7 @@ def conversion_step(values: Tensor, kind: Kind) -> Tensor:
     """
     magnitude = values.abs()
     if kind == "dense":
-        return magnitude * 2.0**-9
+        return magnitude * 2.0**-8
     if kind in ("int8", "int4"):
         step = magnitude.amax(dim=1, keepdim=True) / WEIGHT_LIMIT[8 if kind == "int8" else 4]
         # Quotient and product are rounded in float32 once each.
@@ -143,7 +143,7 @@ def conversion_step(values: Tensor, kind: Kind) -> Tensor:
     normal = magnitude * 2.0 ** -(bits + 1)
     subnormal = scale * 2.0 ** (least_normal - bits - 1)
     saturated = (magnitude - scale * MAX_VALUE[elem]).clamp(min=0)
-    return torch.maximum(torch.maximum(normal, subnormal), saturated) + magnitude * 2.0**-9
+    return torch.maximum(torch.maximum(normal, subnormal), saturated) + magnitude * 2.0**-8
 
 
 def _elem(kind: Kind) -> Elem:

@@ -37,15 +37,16 @@ LOSSES: Mapping[str, Mapping[UseCase, Loss]] = {
     "int8": {_A16W16: Loss(0.15, 0.18), _FP8: Loss(2.8, 3.2)},
     "int4": {_A16W16: Loss(0.14, 0.19), _FP8: Loss(2.6, 3.6)},
     "free scales": {_A16W16: Loss(0, 0.22), _INT8: Loss(0, 0.92), _FP8: Loss(1.7, 4.4)},
-    "two stages": {_A16W16: Loss(0.15, 0.18), _INT8: Loss(0.58, 0.83)},
+    "two stages": {_A16W16: Loss(0.15, 0.18), _INT8: Loss(0, 0.83), _FP8: Loss(2.8, 3.2)},
     "blocks of powers of two": {_INT8: Loss(0.64, 0.93)},
     "mxfp8": {_INT8: Loss(0.64, 0.93)},
     "mxfp4": {_INT8: Loss(0.62, 1.0)},
 }
 """Kind of the stored weights -> use case -> loss; what is not here is exact, or is not known.
 
-`free scales`: INT4 and INT8 in groups, FP8 per channel, tensor or block, NVFP4: any float32 scale beside the codes.
-`two stages`: INT4 in groups inside INT8 per channel (msModelSlim).
+`int4`: per channel, with zero points too. `free scales`: INT4 and INT8 in groups, FP8 per channel, tensor or block,
+NVFP4: any float32 scale beside the codes. `two stages`: INT4 in groups inside INT8 per channel (msModelSlim), where the
+groups' numbers are whole or not.
 """
 
 OUTPUT: Mapping[UseCase, Loss] = {

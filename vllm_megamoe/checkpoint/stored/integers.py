@@ -64,6 +64,32 @@ class IntPerChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class MsInt8Static:
+    """msModelSlim W8A8 with static activations: `deq_scale` [N] is the input's scale times the weight's.
+
+    float32, or its bits in the low half of an int64. The operator quantises rows by itself, so the weight's own scale
+    is what counts, and offset and bias of the input have no use.
+    """
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        unused = (*FLOATS, torch.int8, torch.int32, torch.int64)
+        return (
+            Part("weight", (torch.int8,), matrix()),
+            Part("deq_scale", (torch.float32, torch.int64), per_row),
+            Part("input_scale", FLOATS, single),
+            *(Part(name, unused, anything, required=False) for name in ("input_offset", "quant_bias")),
+        )
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
+        both = tensors["deq_scale"].reshape(rows)
+        if both.dtype == torch.int64:
+            both = both.to(torch.int32).view(torch.float32)
+        step = positive(tensors["input_scale"], f"{where}.input_scale").reshape(())
+        return IntMatrix(tensors["weight"], positive(both, f"{where}.deq_scale") / step, 8)
+
+
+@dataclass(frozen=True, slots=True)
 class MsInt4:
     """msModelSlim W4A8_DYNAMIC, version 1.0.0: two output channels a byte, [N/2, K], the even one low.
 
@@ -145,7 +171,7 @@ def _two_stage(codes: Tensor, scale: Tensor, second: Tensor, where: str) -> Matr
     wide = codes.float() * second.repeat_interleave(columns // groups, dim=1)
     if bool((wide == wide.round()).all()) and float(wide.abs().max()) <= 127:
         return IntMatrix(wide.to(torch.int8), scale, 8)
-    return RealMatrix(wide * scale[:, None])
+    return RealMatrix(wide * scale[:, None], f"{where} times the codes gives numbers that are no codes of INT8")
 
 
 def _four_bits(codes: Tensor, where: str) -> None:

@@ -90,7 +90,13 @@ class Runner:
         """One expert of the checkpoint, and the weights that it is judged by."""
         plan, own = self.plan, weights_of(experts)
         sizes = plan.padding
-        operands = convert(experts, plan.use_case, hidden=sizes.hidden, intermediate_hidden=sizes.intermediate_hidden)
+        operands = convert(
+            experts,
+            plan.use_case,
+            hidden=sizes.hidden,
+            intermediate_hidden=sizes.intermediate_hidden,
+            dtype=torch.bfloat16,
+        )
         held = _unpadded(weights_of(_one(operands)), own)
         y = self._call(operands)
         through, expected = self._forward(held), self._forward(reference)
@@ -173,7 +179,7 @@ def _loss(rows: Tensor, use_case: UseCase, dispatched: bool = False) -> float:
 def _one(operands: LayerOperands) -> Experts:
     """The operands of a layer of one expert, as canonical experts again."""
     columns: dict[str, Any] = {each.name: getattr(operands, each.name) for each in fields(ExpertOperands)}
-    first = {name: None if column is None else column[0] for name, column in columns.items()}
+    first: dict[str, Any] = {name: None if column is None else column[0] for name, column in columns.items()}
     return from_operands([ExpertOperands(**first)], operands.use_case)
 
 
