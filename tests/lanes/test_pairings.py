@@ -15,12 +15,31 @@ def test_vllm_on_cpu_has_a_lane(version: str) -> None:
 
 @pytest.mark.parametrize(
     ("platform", "version"),
-    [("cpu", "0.31.0"), ("cpu", "0.3.0"), ("cpu", "1.32.0"), ("npu", "0.30.0"), ("cuda", "0.32.0")],
+    [("cpu", "0.31.0"), ("cpu", "0.3.0"), ("cpu", "1.32.0"), ("cuda", "0.32.0")],
 )
 def test_others_are_refused_by_name(platform: str, version: str) -> None:
     with pytest.raises(ConfigError) as error:
         lanes.find_lane(platform, version)
-    assert f"vLLM {version} on {platform}; expected vLLM 0.30 or 0.32 on cpu" in str(error.value)
+    assert f"vLLM {version} on {platform}; expected vLLM 0.30 or 0.32 on cpu; vLLM 0.30 with" in str(error.value)
+
+
+def test_vllm_ascend_has_a_lane() -> None:
+    assert lanes.find_lane("npu", "0.30.0", "0.30.0rc2").OWN_ROWS
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "said"),
+    [
+        ("0.30.0", "0.30.0rc1", "vLLM 0.30.0 with vllm-ascend 0.30.0rc1 on npu"),
+        ("0.30.0", "", "vLLM 0.30.0 with vllm-ascend of no known release on npu"),
+        ("0.32.0", "0.30.0rc2", "vLLM 0.32.0 with vllm-ascend 0.30.0rc2 on npu"),
+    ],
+)
+def test_other_releases_of_vllm_ascend_are_refused_by_name(version: str, release: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        lanes.find_lane("npu", version, release)
+    assert said in str(error.value)
+    assert "vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu" in str(error.value)
 
 
 @pytest.mark.parametrize("pairing", lanes.PAIRINGS, ids=str)
@@ -29,6 +48,6 @@ def test_a_pairing_provides_all_that_is_asked_of_it(pairing: lanes.Pairing) -> N
         name: inspect.signature(f) for name, f in vars(lanes.Lane).items() if inspect.isfunction(f) and name[0] != "_"
     }
     lane = pairing.load()
-    assert len(asked) == 5
+    assert len(asked) == 7
     for name, signature in asked.items():
         assert list(inspect.signature(getattr(lane, name)).parameters) == list(signature.parameters)[1:]

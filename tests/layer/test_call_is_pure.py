@@ -138,14 +138,14 @@ def test_the_guards_see_a_fault(fault: str, recorder: Recorder, monkeypatch: pyt
     """Negative control: a call that does what it must not do is caught."""
     whole = LayerState._call
 
-    def faulty(self: LayerState, x: Tensor, ids: Tensor, weights: Tensor, piece: Any) -> Tensor:
+    def faulty(self: LayerState, x: Tensor, ids: Tensor, weights: Tensor, *others: Any) -> Tensor:
         if fault == "reads":
             int(ids.sum())
         if fault == "casts":
             x = x.to(torch.float32)
         if fault == "imports":
             exec("import math", {"__name__": "vllm_megamoe.method.layer_state"})
-        return whole(self, x, ids, weights, piece)
+        return whole(self, x, ids, weights, *others)
 
     monkeypatch.setattr(LayerState, "_call", faulty)
     case = make_case("a8w8-fp", Shape(tokens=(9,)))

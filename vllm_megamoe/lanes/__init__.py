@@ -4,11 +4,13 @@ What every version shares stands in this folder: `startup` (the hook, and the pl
 all processes), `quant_config`, `model_layers`, `moe_method`, `layer_facts`, `last_words`. What differs between pairings
 of vLLM and a platform stands in a folder for each:
 
-    cpu/    vLLM's own CPU build, 0.30 and 0.32
+    cpu/       vLLM's own CPU build, 0.30 and 0.32
+    ascend/    vllm-ascend 0.30.0rc2 with vLLM 0.30
 
 A new pairing is a folder beside it whose module has the functions of `Lane`, and a row in PAIRINGS.
 """
 
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,19 +18,42 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vllm_megamoe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from vllm_megamoe.checkpoint.recognise import Section, SideFiles
+    from vllm_megamoe.experts.canonical import Experts
+    from vllm_megamoe.lanes.quant_config import MegaMoeConfig
     from vllm_megamoe.layer.rows import Seat
     from vllm_megamoe.plan.layer_plan import LayerPlan
+    from vllm_megamoe.plan.options import Options
 
 
 class Lane(Protocol):
-    """What a pairing provides; a module with these functions is one."""
+    """What a pairing provides; a module with these names is one.
+
+    Attributes:
+        OWN_ROWS: whether the platform hands every rank rows of its own (EngineFacts.own_rows).
+        Method: the method of a MoE layer, a MegaMoeMethod.
+    """
+
+    OWN_ROWS: bool
+    Method: Any
+
+    def settle(self, vllm_config: Any, options: "Options") -> "tuple[Options, list[str]]":
+        """The options as they hold on this machine, and sentences about what the platform's config contradicts.
+
+        Called before the plan is made, in the process that the user started.
+        """
 
     def prepare(self, vllm_config: Any) -> None:
         """Ready the environment, in the process that the user started, before the platform looks at the config.
 
         The plan holds by then; what the platform's own check must not see is taken out of the config here.
+        """
+
+    def start(self, vllm_config: Any) -> None:
+        """Ready a worker, on all ranks alike, before the first layer of a model is built; a second call does nothing.
+
+        Raises:
+            ConfigError: the machine is not the one that was planned for.
         """
 
     def read_seat(self, layer: Any) -> "Seat":
@@ -38,17 +63,23 @@ class Lane(Protocol):
             ConfigError: its experts are placed in another order than the operator takes them in.
         """
 
-    def linear_method(self, layer: Any) -> Any:
-        """The method of a layer that no quantisation names; None leaves the choice to vLLM."""
+    def inner_config(self, section: "Section | None", side_files: "SideFiles") -> Any:
+        """The config (vLLM's QuantizationConfig) of all layers without experts, from the checkpoint's config files.
 
-    def spare_fused(self, method: Any) -> Any:
-        """A linear's method, made to leave the weights as loaded if the linear turns out to be fused. None stays None.
-
-        Called while the model is built.
+        None where there is none.
         """
 
-    def take_shared(self, runner: Any, plan: "LayerPlan") -> "tuple[Tensor, Tensor]":
-        """The shared MLP of a runner, w13 [2S, H] gate rows first and w2 [H, S], whole on every rank.
+    def layer_method(self, layer: Any, prefix: str, config: "MegaMoeConfig") -> Any:
+        """The method of a layer without experts; None leaves the choice to vLLM. Called while the model is built.
+
+        A linear of a shared MLP that is fused must still have its numbers when `take_shared` comes for them.
+
+        Raises:
+            MegaMoeError: the layer's weights cannot be read.
+        """
+
+    def take_shared(self, runner: Any, plan: "LayerPlan") -> "Experts":
+        """The shared MLP of a runner as `plan.shared.pieces` experts, whole on every rank, as the checkpoint has it.
 
         From then on the runner's own path to it is off.
 
@@ -59,14 +90,30 @@ class Lane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """One row: a platform as vLLM names its device type, the versions of vLLM (major and minor), and the lane."""
+    """One row.
+
+    Attributes:
+        platform: as vLLM names its device type.
+        versions: of vLLM, major and minor.
+        load: imports the lane.
+        plugin: the distribution that brings the platform, empty for vLLM's own.
+        releases: of that distribution, in full.
+    """
 
     platform: str
     versions: tuple[str, ...]
     load: Callable[[], Lane]
+    plugin: str = ""
+    releases: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"vLLM {' or '.join(self.versions)} on {self.platform}"
+        beside = f" with {self.plugin} {' or '.join(self.releases)}" if self.plugin else ""
+        return f"vLLM {' or '.join(self.versions)}{beside} on {self.platform}"
+
+    def suits(self, platform: str, version: str, release: str) -> bool:
+        """Whether it is the row of these; `release` is the plugin's."""
+        short = ".".join(version.split(".")[:2])
+        return (platform, release in self.releases) == (self.platform, bool(self.plugin)) and short in self.versions
 
 
 def _cpu() -> Lane:
@@ -75,24 +122,39 @@ def _cpu() -> Lane:
     return cpu
 
 
-PAIRINGS = (Pairing("cpu", ("0.30", "0.32"), _cpu),)
+def _ascend() -> Lane:
+    from vllm_megamoe.lanes import ascend
+
+    return ascend
+
+
+PAIRINGS = (
+    Pairing("cpu", ("0.30", "0.32"), _cpu),
+    Pairing("npu", ("0.30",), _ascend, "vllm-ascend", ("0.30.0rc2",)),
+)
 """The pairings that work, in the order in which a refusal lists them."""
 
 
-def find_lane(platform: str, version: str) -> Lane:
-    """The lane of a platform and a version of vLLM.
+def find_lane(platform: str, version: str, release: str = "") -> Lane:
+    """The lane of a platform, a version of vLLM, and a release of the platform's own distribution.
 
     Raises:
         ConfigError: none is written for it.
     """
-    short = ".".join(version.split(".")[:2])
+    plugin = plugin_of(platform)
     for pairing in PAIRINGS:
-        if pairing.platform == platform and short in pairing.versions:
+        if pairing.suits(platform, version, release):
             return pairing.load()
+    beside = f" with {plugin} {release or 'of no known release'}" if plugin else ""
     raise ConfigError(
-        f"platform: vLLM {version} on {platform}; expected {working()}. Install it, or drop --quantization megamoe: "
-        "elsewhere the operator would get rows that nobody has split for it."
+        f"platform: vLLM {version}{beside} on {platform}; expected {working()}. Install it, or drop --quantization "
+        "megamoe: elsewhere the operator would get rows that nobody has split for it."
     )
+
+
+def plugin_of(platform: str) -> str:
+    """The distribution that brings a platform to vLLM, empty for vLLM's own and for unknown ones."""
+    return next((pairing.plugin for pairing in PAIRINGS if pairing.platform == platform), "")
 
 
 def working() -> str:
@@ -109,4 +171,13 @@ def running_lane() -> Lane:
     import vllm
     from vllm.platforms import current_platform
 
-    return find_lane(current_platform.device_type, vllm.__version__)
+    platform: str = current_platform.device_type
+    return find_lane(platform, vllm.__version__, _release(plugin_of(platform)))
+
+
+def _release(plugin: str) -> str:
+    """The installed release of a distribution, empty where it has no metadata."""
+    try:
+        return importlib.metadata.version(plugin) if plugin else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -173,8 +173,8 @@ def _differences(found: LayerPlan, engine: EngineFacts, live: LiveFacts) -> Iter
 
 
 def _both(engine: EngineFacts) -> bool:
-    """Tensor and data parallelism at once: only then a layer may split its rows."""
-    return engine.tensor_parallel > 1 and engine.data_parallel > 1
+    """Tensor and data parallelism at once: only then it is a layer's own business whether it splits its rows."""
+    return engine.tensor_parallel > 1 and engine.data_parallel > 1 and not engine.own_rows
 
 
 def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iterator[str]:

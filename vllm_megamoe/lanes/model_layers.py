@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.checkpoint.stored.table import stored_of
+from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes import Lane, running_lane
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
@@ -36,27 +37,29 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
         ConfigError: a MoE layer is not the one that was planned.
     """
     lane = running_lane()
+    lane.start(get_current_vllm_config())
     if isinstance(layer, RoutedExperts):
         return _moe_method(layer, config, lane)
-    inner = config.inner
-    method = lane.linear_method(layer) if inner is None else inner.get_quant_method(layer, prefix)
-    # It may turn out to be part of a shared MLP that is fused.
-    return lane.spare_fused(method)
+    return lane.layer_method(layer, prefix, config)
 
 
 def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     vllm_config = get_current_vllm_config()
-    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config), lane)
+    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
     plan = live.confirmed()
     state.set_finder(_find)
-    return MegaMoeMethod(layer.moe_config, plan, lane.read_seat(layer), live)
+    stored = stored_of(plan.facts.experts_format.name, config.section)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer), live)
+    return method
 
 
-def _carried(config: MegaMoeConfig, vllm_config: Any) -> Carried:
+def _carried(config: MegaMoeConfig, vllm_config: Any, lane: Lane) -> Carried:
     """The engine's plan; without one (a draft model alone asks for our method) an empty one, which knows nothing."""
     found = config.carried or engines_plan()
+    if found is not None:
+        return found
     options = Options.parse(vllm_config.additional_config)
-    return found or Carried(make_plan(read_engine(vllm_config), [], options))
+    return Carried(make_plan(read_engine(vllm_config, own_rows=lane.OWN_ROWS), [], options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,13 @@ class LiveLayer:
             model_config.hf_text_config,
         )
         parallel = self.layer.moe_config.moe_parallel_config
-        engine = read_engine(self.vllm_config, sequence_parallel=parallel.is_sequence_parallel)
+        engine = read_engine(self.vllm_config, parallel.is_sequence_parallel, own_rows=self.lane.OWN_ROWS)
         return LiveFacts(engine, facts, runner is not None, facts.draft or model_config.runner_type == "draft")
 
     def whole_plan(self) -> LayerPlan:
         return self.confirmed(self._runner())
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+    def take_shared(self, plan: LayerPlan) -> Experts:
         return self.lane.take_shared(self._runner(), plan)
 
     def _runner(self) -> Any:
@@ -106,6 +109,12 @@ class LiveLayer:
 
 
 def _find(layer_name: str) -> LayerState:
-    """The state of a layer in the engine whose forward pass is running."""
-    found: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
+    """The state of a layer in the engine whose forward pass is running.
+
+    Raises:
+        CheckpointError: an expert was loaded again in part.
+    """
+    experts = get_forward_context().no_compile_layers[layer_name].routed_experts
+    experts.mega_moe_experts.settle()
+    found: LayerState = experts.mega_moe
     return found

@@ -77,7 +77,10 @@ def before_platform(vllm_config: Any) -> None:
     options, wrong = Options.read(vllm_config.additional_config)
     wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
-    engine = _engine_or_refusal(vllm_config, options, wrong)
+    if lane is not None:
+        options, contradictions = lane.settle(vllm_config, options)
+        wrong = list(dict.fromkeys([*wrong, *contradictions]))
+    engine = _engine_or_refusal(vllm_config, options, wrong, own_rows=lane is not None and lane.OWN_ROWS)
     facts = read_served(vllm_config)
     for note in facts.notes:
         logger.info("megamoe: %s", note)
@@ -104,7 +107,8 @@ def after_platform(vllm_config: Any) -> None:
     carried = config.carried
     if carried is None or carried.shown:
         return
-    engine, plan = read_engine(vllm_config), carried.plan
+    plan = carried.plan
+    engine = read_engine(vllm_config, own_rows=plan.engine.own_rows)
     if engine != plan.engine:
         plan = make_plan(engine, [layer.facts for layer in plan.layers], plan.options)
     if plan.layers:
@@ -137,7 +141,7 @@ def _lane_or_refusal(wrong: list[str]) -> Lane | None:
         return None
 
 
-def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> EngineFacts:
+def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str], *, own_rows: bool) -> EngineFacts:
     """Facts of the engine, under limits that are known.
 
     Raises:
@@ -145,7 +149,7 @@ def _engine_or_refusal(vllm_config: Any, options: Options, wrong: list[str]) -> 
     """
     try:
         options.chosen_profile  # noqa: B018
-        return read_engine(vllm_config)
+        return read_engine(vllm_config, own_rows=own_rows)
     except ConfigError as error:
         raise rejection_of(list(dict.fromkeys([*wrong, str(error)]))) from error
 
@@ -161,13 +165,14 @@ def engines_plan() -> Carried | None:
     return found.carried if isinstance(found, MegaMoeConfig) else None
 
 
-def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> EngineFacts:
+def read_engine(vllm_config: Any, sequence_parallel: bool | None = None, *, own_rows: bool = False) -> EngineFacts:
     """Facts of the engine from a VllmConfig.
 
     Args:
         vllm_config: complete or still under construction in `check_and_update_config`.
         sequence_parallel: what a layer says of its rows; None before any layer exists, where vLLM may already say that
             none splits them (its all2all backend decides).
+        own_rows: the lane's word, see EngineFacts.
     """
     parallel, scheduler = vllm_config.parallel_config, vllm_config.scheduler_config
     together = parallel.tensor_parallel_size > 1 and parallel.data_parallel_size > 1
@@ -182,6 +187,7 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None) -> Engi
         expert_parallel=parallel.enable_expert_parallel,
         sequence_parallel=sequence_parallel,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        own_rows=own_rows,
         lora=vllm_config.lora_config is not None,
         eplb=parallel.enable_eplb,
         dual_batch_overlap=parallel.enable_dbo,

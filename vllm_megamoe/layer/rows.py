@@ -95,7 +95,9 @@ class CallRows:
     mask: Tensor | None = None
 
 
-def pad_rows(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, *, masked: bool) -> CallRows:
+def pad_rows(
+    x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, *, masked: bool, active: Tensor | None = None
+) -> CallRows:
     """Add zero rows behind the n given ones until there are `rows`; nothing is copied when there are already.
 
     Args:
@@ -104,15 +106,19 @@ def pad_rows(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, *, ma
         masked: say it with a mask (A2/A3, x_active_mask). The operator overwrites the ids of masked rows in place, so
             it gets a copy (B20); their ids are distinct and in range until then, which the documents demand of every
             row (B21). Without a mask (950 has none) ids of -1 say it: they match no expert (B18).
+        active: bool [n], false for given rows that are padding themselves; None where all are real.
     """
     n = x.shape[0]
-    if n == rows:
+    if n == rows and active is None:
         return CallRows(x, topk_ids, topk_weights)
+    if active is not None and not masked:
+        topk_ids = topk_ids.masked_fill(~active[:, None], -1)
     below = (0, 0, 0, rows - n)
-    x, topk_weights = pad(x, below), pad(topk_weights, below)
+    if n < rows:
+        x, topk_weights = pad(x, below), pad(topk_weights, below)
     if not masked:
         return CallRows(x, pad(topk_ids, below, value=-1), topk_weights)
     topk = topk_ids.shape[1]
     filler = torch.arange(topk, dtype=topk_ids.dtype, device=topk_ids.device).expand(rows - n, topk)
-    mask = pad(torch.ones(n, dtype=torch.int8, device=x.device), (0, rows - n))
-    return CallRows(x, torch.cat([topk_ids, filler]), topk_weights, mask)
+    real = torch.ones(n, dtype=torch.int8, device=x.device) if active is None else active.to(torch.int8)
+    return CallRows(x, torch.cat([topk_ids, filler]), topk_weights, pad(real, (0, rows - n)))

@@ -107,13 +107,15 @@ class LayerState:
         """int64 [experts_per_rank], rows that each local expert has received since the start."""
         return self.load.counts
 
-    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
+    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Tensor | None = None) -> Tensor:
         """One layer, one step: x [T, H] -> y [T, H], complete on this rank. A rank without rows must run it too.
 
         Args:
             x: rows of this rank, or the same rows on every rank when the plan says `replicated`.
             topk_ids: int32 [T, K], global expert ids.
             topk_weights: float32 [T, K].
+            active: bool [T], false for rows that the platform has filled up with; no expert sees them and their results
+                are zero. None where all rows are real.
 
         Raises:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
@@ -121,12 +123,15 @@ class LayerState:
         rows = x.shape[0]
         self.steps += 1
         if self.plan.tokens == "own":
-            return self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows))
+            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
+            return y if active is None else y.masked_fill(~active[:, None], 0)
         start, stop, share = share_of(rows, self.seat)
         y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
         return gather_shares(y, rows, share, self.seat)
 
-    def _step(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int) -> Tensor:
+    def _step(
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Tensor | None = None
+    ) -> Tensor:
         plan, rows = self.plan, x.shape[0]
         if largest > plan.capacity.rows:
             raise OperatorError(
@@ -144,14 +149,14 @@ class LayerState:
         if plan.padding.hidden != x.shape[1]:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)
-        parts = [self._call(x, topk_ids, topk_weights, piece) for piece in pieces]
+        parts = [self._call(x, topk_ids, topk_weights, piece, active) for piece in pieces]
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
         return y[:, : plan.padding.hidden_was].contiguous()
 
-    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece) -> Tensor:
+    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Tensor | None) -> Tensor:
         own = slice(piece.start, piece.stop)
-        masked = self.plan.capacity.pad == "dp_max"
-        given = pad_rows(x[own], topk_ids[own], topk_weights[own], piece.rows, masked=masked)
+        masked, real = self.plan.capacity.pad == "dp_max", None if active is None else active[own]
+        given = pad_rows(x[own], topk_ids[own], topk_weights[own], piece.rows, masked=masked, active=real)
         y, expert_token_nums = mega_moe(
             given.x,
             given.topk_ids,
@@ -175,9 +180,16 @@ def set_finder(find: Callable[[str], LayerState]) -> None:
 
 @torch.library.custom_op("vllm_megamoe::moe_layer", mutates_args=())
 def moe_layer(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, layer_name: str) -> Tensor:
-    """x [T, H], topk_ids [T, K], topk_weights [T, K] -> y [T, H], complete on every rank that brought these rows."""
+    """x [T, H], topk_ids [T, K], topk_weights [T, K] -> y [T, H], complete on every rank that brought these rows.
+
+    Raises:
+        OperatorError: no engine with MoE layers runs in this process; see `LayerState.run` too.
+    """
     if _find is None:
-        raise RuntimeError("vllm_megamoe.plugin.register() has not run in this process")
+        raise OperatorError(
+            f"moe_layer: no layer {layer_name!r}, because no MoE layer was built in this process; expected a running "
+            "engine. Serve the model with --quantization megamoe, or call vllm_megamoe.ops.mega_moe."
+        )
     return _find(layer_name).run(x, topk_ids, topk_weights)
 
 

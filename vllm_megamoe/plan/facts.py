@@ -108,6 +108,8 @@ class EngineFacts:
         sequence_parallel: whether the layers hand each tensor-parallel rank its own rows; None where the model decides,
             see MoeFacts.splits_rows.
         max_num_batched_tokens: the scheduler's bound of rows per step and data-parallel rank.
+        own_rows: whether the platform hands every rank rows of its own, whatever the parallel sizes are (vllm-ascend
+            splits them over the tensor-parallel ranks before a MoE layer).
         lora, eplb, dual_batch_overlap: whether that feature is on.
         hccl_buffsize_mb: HCCL_BUFFSIZE of the environment, None where it is not known.
     """
@@ -120,6 +122,7 @@ class EngineFacts:
     expert_parallel: bool = False
     sequence_parallel: bool | None = None
     max_num_batched_tokens: int = 2048
+    own_rows: bool = False
     lora: bool = False
     eplb: bool = False
     dual_batch_overlap: bool = False
@@ -142,6 +145,6 @@ class EngineFacts:
 
     @property
     def tokens(self) -> Tokens:
-        """Tensor parallelism alone replicates the rows; data or sequence parallelism gives every rank its own."""
-        alone = self.data_parallel == 1 and not self.sequence_parallel
+        """Tensor parallelism alone replicates rows; the platform or another parallelism gives each rank its own."""
+        alone = self.data_parallel == 1 and not self.sequence_parallel and not self.own_rows
         return "replicated" if alone and self.ep_size > 1 else "own"

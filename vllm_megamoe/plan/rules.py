@@ -118,7 +118,8 @@ def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]
             "a layer that may return finished rows; they would be counted once per rank",
             "Turn off the fused all-reduce, or serve without --quantization megamoe.",
         )
-    if engine.tensor_parallel > 1 and engine.data_parallel > 1 and engine.splits_rows(layer) is False:
+    mixed = engine.tensor_parallel > 1 and engine.data_parallel > 1 and not engine.own_rows
+    if mixed and engine.splits_rows(layer) is False:
         yield Violation(
             layer.name,
             "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",

@@ -64,29 +64,42 @@ class IntPerChannel:
 
 
 @dataclass(frozen=True, slots=True)
-class MsInt8Static:
-    """msModelSlim W8A8 with static activations: `deq_scale` [N] is the input's scale times the weight's.
+class MsStatic:
+    """msModelSlim W8A8 with static activations, of linear layers: q int8 [N, K], y = (xq q + quant_bias) * deq_scale.
 
-    float32, or its bits in the low half of an int64. The operator quantises rows by itself, so the weight's own scale
-    is what counts, and offset and bias of the input have no use.
+    xq = x / input_scale + input_offset, so the weight is q * deq_scale / input_scale. `deq_scale` is float32, or its
+    bits in the low half of an int64. `weight_scale` and `weight_offset`, which the tool's older backend adds, are not
+    needed.
     """
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        unused = (*FLOATS, torch.int8, torch.int32, torch.int64)
         return (
             Part("weight", (torch.int8,), matrix()),
             Part("deq_scale", (torch.float32, torch.int64), per_row),
             Part("input_scale", FLOATS, single),
-            *(Part(name, unused, anything, required=False) for name in ("input_offset", "quant_bias")),
+            Part("input_offset", (*FLOATS, torch.int8), single),
+            Part("quant_bias", (torch.int32,), per_row),
+            Part("weight_scale", FLOATS, per_row, required=False),
+            Part("weight_offset", FLOATS, per_row, required=False),
         )
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
-        both = tensors["deq_scale"].reshape(rows)
-        if both.dtype == torch.int64:
-            both = both.to(torch.int32).view(torch.float32)
         step = positive(tensors["input_scale"], f"{where}.input_scale").reshape(())
-        return IntMatrix(tensors["weight"], positive(both, f"{where}.deq_scale") / step, 8)
+        scale = positive(_float_bits(tensors["deq_scale"]), f"{where}.deq_scale").reshape(rows)
+        return IntMatrix(tensors["weight"], scale / step, 8)
+
+    def bias(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """float32 [N], what the layer adds to x W^T: the stored integers without what the input's offset brings."""
+        offset = tensors["input_offset"].to(torch.int64).reshape(())
+        integers = tensors["quant_bias"].to(torch.int64).reshape(-1)
+        whole = integers + offset * tensors["weight"].sum(dim=1, dtype=torch.int64)
+        return whole.float() * _float_bits(tensors["deq_scale"]).reshape(-1)
+
+
+def _float_bits(scale: Tensor) -> Tensor:
+    """float32 numbers, or those whose bits are the low halves of int64."""
+    return scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 N are the output channels, K the inputs. Which kind a matrix is says what the operator can hold without a rounding.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -67,6 +67,14 @@ def values_of(matrix: Matrix) -> Tensor:
     values = decode_bytes(matrix.codes, matrix.elem)
     factors = e8m0_value(matrix.scale).repeat_interleave(GROUP, dim=1)
     return values * factors[:, : values.shape[1]]
+
+
+def split_rows(matrix: Matrix, parts: int) -> list[Matrix]:
+    """The matrix as this many of equal rows, in the same memory."""
+    values = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    pieces: Any = zip(*(tensor.chunk(parts) for tensor in tensors.values()), strict=True)
+    return [replace(matrix, **dict(zip(tensors, piece, strict=True))) for piece in pieces]
 
 
 def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:

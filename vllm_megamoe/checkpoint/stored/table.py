@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.stored.groups import Awq, CtBytes, CtPacked, Gptq, NvFp4
-from vllm_megamoe.checkpoint.stored.integers import IntPerChannel, MsInt4, MsInt4Old, MsInt8Static
+from vllm_megamoe.checkpoint.stored.integers import IntPerChannel, MsInt4, MsInt4Old, MsStatic
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix
 from vllm_megamoe.checkpoint.stored.microscaling import Fp8Blocks, Fp8PerChannel, Mx
 from vllm_megamoe.checkpoint.stored.part import Part, Stored, matrix
@@ -33,8 +33,8 @@ class Plain:
 STORED: dict[str, Stored] = {
     "bf16": Plain(),
     "msmodelslim-w8a8-dynamic": IntPerChannel(8, offset=True),
+    "msmodelslim-w8a8": MsStatic(),
     "msmodelslim-w8a8-mix": IntPerChannel(8, offset=True, more=_MS_STATIC),
-    "msmodelslim-w8a8": MsInt8Static(),
     "msmodelslim-w4a16": CtPacked(4),
     "msmodelslim-w8a16": IntPerChannel(8, offset=True),
     "msmodelslim-w4a8-dynamic": MsInt4(),

@@ -8,12 +8,25 @@ import logging
 import os
 from typing import Any
 
+from vllm_megamoe.plan.options import Options
+
 BIND = "VLLM_CPU_OMP_THREADS_BIND"
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 DEFAULT_KV_GIB = 1
 """GiB of KV cache for each worker: two workers beside their weights fit a laptop of 16 GB."""
 
 logger = logging.getLogger(__name__)
+
+
+def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
+    """The options as given; nothing here contradicts them."""
+    del vllm_config
+    return options, []
+
+
+def start(vllm_config: Any) -> None:
+    """Nothing is needed in a worker."""
+    del vllm_config
 
 
 def prepare(vllm_config: Any) -> None:

@@ -1,0 +1,85 @@
+"""Rows as the operator needs them: MoE layers of our engine always get what vllm-ascend prepares for MC2.
+
+Those are each rank's own rows, padded to a multiple of tensor parallelism and to the largest data-parallel rank's, with
+a mask of the real ones (ops/fused_moe/prepare_finalize.py). Left to itself vllm-ascend takes that preparation for some
+products and numbers of tokens only, else it gathers rows (ALLGATHER) or leaves them unequal (ALLTOALL); the first would
+double a layer's output in silence.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.lanes.quant_config import MegaMoeConfig
+
+Selector = Callable[..., Any]
+
+
+def is_ours(vllm_config: Any) -> bool:
+    """Whether an engine, or the draft model of one, was asked for with `--quantization megamoe`."""
+    return isinstance(vllm_config.quant_config, MegaMoeConfig)
+
+
+def always_as_mc2() -> None:
+    """Let every selector choose MC2 for our engines; others keep their choice. A second call does nothing."""
+    from vllm_ascend.ascend_forward_context import _MOE_COMM_SELECTORS
+
+    for policy, select in list(_MOE_COMM_SELECTORS.items()):
+        if not isinstance(select, _Mc2ForOurs):
+            _MOE_COMM_SELECTORS[policy] = _Mc2ForOurs(select)
+
+
+class _Mc2ForOurs:
+    """A selector: MC2 for our engines, the original's choice for others."""
+
+    def __init__(self, original: Selector) -> None:
+        functools.update_wrapper(self, original)
+        self.original = original
+
+    def __call__(self, num_tokens: int, vllm_config: Any, *others: Any, **named: Any) -> Any:
+        from vllm_ascend.ascend_forward_context import MoECommType
+
+        if is_ours(vllm_config):
+            return MoECommType.MC2
+        return self.original(num_tokens, vllm_config, *others, **named)
+
+
+def lengthen_mask(vllm_config: Any) -> None:
+    """Make the mask's buffer as long as padded rows can be.
+
+    It has max_num_batched_tokens entries, and rows are padded to a multiple of tensor parallelism: 513 tokens over two
+    ranks would get 257 rows each, and 256 entries of mask on the second (ascend_forward_context.py, set_mc2_mask).
+    """
+    from vllm_ascend import ascend_forward_context as context
+
+    mask: Tensor | None = context._reserved_mc2_mask
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    if mask is not None and len(mask) % ranks:
+        context._reserved_mc2_mask = torch.zeros(-(-len(mask) // ranks) * ranks, dtype=mask.dtype, device=mask.device)
+
+
+def check_rows(layer_name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask of the rows that a layer gets, after a look at how they were prepared; host values alone.
+
+    Raises:
+        OperatorError: they were not prepared as MC2, or the mask does not fit.
+    """
+    from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
+
+    kind = _EXTRA_CTX.moe_comm_type
+    if kind not in (MoECommType.MC2, MoECommType.FUSED_MC2):
+        got = getattr(kind, "name", kind)
+        raise OperatorError(
+            f"{layer_name}: vllm-ascend prepared the rows as {got}; expected MC2: gathered rows "
+            "would come out of the operator several times, unequal ones would stop it. Report this configuration."
+        )
+    if mask is None or mask.shape[0] != x.shape[0]:
+        got = "no mask" if mask is None else f"a mask of {mask.shape[0]}"
+        raise OperatorError(
+            f"{layer_name}: {x.shape[0]} rows with {got}; expected an entry for each row. Report this configuration."
+        )
+    return mask

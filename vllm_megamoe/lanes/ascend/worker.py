@@ -1,0 +1,20 @@
+"""A worker, before its first layer is built."""
+
+from typing import Any
+
+from vllm_megamoe.lanes.ascend import machine, moe_rows
+
+
+def start(vllm_config: Any) -> None:
+    """Confirm the machine, and have rows prepared as MC2 with a mask that is long enough.
+
+    Raises:
+        ConfigError: the plan was made for another machine.
+    """
+    if not moe_rows.is_ours(vllm_config):
+        return
+    carried = vllm_config.quant_config.carried
+    if carried is not None:
+        machine.confirm(carried.plan.profile.name)
+    moe_rows.always_as_mc2()
+    moe_rows.lengthen_mask(vllm_config)
