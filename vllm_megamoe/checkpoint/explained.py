@@ -9,6 +9,8 @@ the worst row 1.51 times, and the worst element was off by the part of its row's
 bound (tests/cli/test_check_bounds.py measures all three). A wrong nibble order, expert or scale gives 3 to 150 times.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -144,6 +146,26 @@ def conversion_step(values: Tensor, kind: Kind) -> Tensor:
     subnormal = scale * 2.0 ** (least_normal - bits - 1)
     saturated = (magnitude - scale * MAX_VALUE[elem]).clamp(min=0)
     return torch.maximum(torch.maximum(normal, subnormal), saturated) + magnitude * 2.0**-8
+
+
+def conversion_steps(before: Sequence[Tensor], after: Sequence[Tensor], kind: Kind, exact: bool) -> float:
+    """The largest distance of numbers from those that they were made of, in steps of their kind.
+
+    At most EXACT where nothing is wrong: 0 for an exact conversion, infinite where one moved a number.
+    """
+    found = 0.0
+    for old, new in zip(before, after, strict=True):
+        off = (new - old).abs()
+        if not bool(torch.isfinite(off).all()):
+            return math.inf
+        if bool(off.any()):
+            step = torch.zeros(()) if exact else conversion_step(old, kind)
+            found = max(found, float((off / step).nan_to_num(nan=0.0, posinf=math.inf).max()))
+    return found
+
+
+EXACT = 1.0 + 2.0**-12
+"""Steps that a plain rounding may take; the step itself is computed in float32."""
 
 
 def _elem(kind: Kind) -> Elem:

@@ -1,11 +1,11 @@
-"""A CheckReport on the terminal: one line for each layer, and below what is beyond its bound."""
+"""A CheckReport or a ConvertReport on the terminal: one line for each layer, and below what is beyond its bound."""
 
 from rich.table import Table
 from rich.text import Text
 
-from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport
+from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport, ConvertReport
 from vllm_megamoe.cli.checkpoint.show_text import print_problems
-from vllm_megamoe.cli.show.rows import make_console
+from vllm_megamoe.cli.show.rows import make_console, size
 
 
 def show(report: CheckReport) -> None:
@@ -60,3 +60,23 @@ _REMEDY = {
     True: "Report this with the name of the checkpoint: a conversion of this package is wrong.",
 }
 """By whether the checkpoint was judged by its own numbers."""
+
+
+def print_converted(report: ConvertReport) -> None:
+    """What was written, and what each layer lost."""
+    console = make_console(width=120)
+    table = Table()
+    for column in ("layer", "from", "to", "hidden x intermediate", "weights lost", "bytes", "file"):
+        table.add_column(column)
+    for layer in report.layers:
+        table.add_row(
+            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            layer.format,
+            layer.use_case,
+            f"{layer.hidden} x {layer.intermediate_hidden}",
+            f"{layer.weight_rel_err:.3%}" if layer.weight_rel_err else "nothing",
+            size(layer.bytes),
+            f"{layer.file}{' (before)' if layer.resumed else ''}",
+        )
+    console.print(table)
+    console.print(f"{report.target}: {size(report.bytes)}. Serve it with: vllm serve {report.target}")

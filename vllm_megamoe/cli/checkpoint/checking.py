@@ -7,25 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vllm_megamoe.checkpoint.explained import beyond_format, matrix_bound
+from vllm_megamoe.checkpoint.explained import EXACT, beyond_format, matrix_bound
 from vllm_megamoe.checkpoint.reading import StoredLayer
 from vllm_megamoe.checkpoint.recognise import MSMODELSLIM_FILES
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, values_of
-from vllm_megamoe.cli.checkpoint.opened import Opened, progress
+from vllm_megamoe.cli.checkpoint.opened import Opened, plans_of, progress
 from vllm_megamoe.cli.checkpoint.run_expert import Ran, Runner, Weights, weights_of
 from vllm_megamoe.cli.checkpoint.schema import OWN, CheckedLayer, CheckReport
 from vllm_megamoe.errors import CheckpointError, ConfigError
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 
 _NORMS = ("post_attention_layernorm", "pre_feedforward_layernorm", "ffn_norm", "post_attention_norm")
 _LAYER = re.compile(r"^(.*?(?:layers|mtp)\.\d+)\.")
 _MOST_TOLD = 3
 """Sentences about one layer."""
-EXACT = 1.0 + 2.0**-12
-"""Steps of a format that a plain rounding may take; the bound itself is computed in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ def check(opened: Opened, original: Opened | None, options: Options, tokens: int
         ConfigError: a layer cannot be run as asked, or the two checkpoints are not of one model.
     """
     problems = [*map(str, opened.survey.problems), *(map(str, original.survey.problems) if original else ())]
-    plans = _plans(opened.layers, options)
+    plans = plans_of(opened.layers, options)
     found = []
     if not problems:
         if original is not None:
@@ -81,30 +78,6 @@ def check(opened: Opened, original: Opened | None, options: Options, tokens: int
         problems=tuple(problems),
         notes=tuple(opened.survey.notes),
     )
-
-
-def _plans(layers: tuple[MoeFacts, ...], options: Options) -> Mapping[str, LayerPlan]:
-    """How each layer runs; padding, sizes and ranks of an engine are nobody's business here.
-
-    Raises:
-        ConfigError: with every rule about formats and use cases that stands in the way.
-    """
-    engine = EngineFacts("bfloat16")
-    found: dict[str, LayerPlan] = {}
-    wrong: list[str] = []
-    for group in ([layer for layer in layers if not layer.draft], *([layer] for layer in layers if layer.draft)):
-        verdict = draft_plan(engine, group, options)
-        planned = {plan.facts.name: plan for plan in plan_of(verdict).layers}
-        found |= planned
-        lost = {layer.name for layer in group} - set(planned)
-        wrong += [
-            f"{v.where}: {v.got}; expected {v.expected}. {v.remedy}"
-            for v in violations_of(verdict)
-            if v.where in (*lost, "use_case") or (lost and v.where == "profile")
-        ]
-    if wrong:
-        raise ConfigError("\n".join(dict.fromkeys(wrong)))
-    return found
 
 
 def _comparable(opened: Opened, original: Opened) -> None:
@@ -164,7 +137,7 @@ def _excess(
             beyond = beyond_format(values_of(matrix), values_of(original[name]), matrix, stored.want.form)
             if beyond is not None:
                 yield f"{stored.tensors.prefix_of(number, name)}: {beyond}"
-    if ran.beyond_step > (EXACT if plan.loss else 0):
+    if ran.beyond_step > EXACT:
         expected = f"at most a step of {plan.use_case}'s format" if plan.loss else "the same numbers: this is exact"
         yield f"its operands differ from the checkpoint's numbers; expected {expected}"
     error, bound = ran.error, ran.explained / max(float(ran.reference.sum()) ** 0.5, 1e-30)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vllm_megamoe.checkpoint.explained import conversion_step
+from vllm_megamoe.checkpoint.explained import conversion_step, conversion_steps
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts
 from vllm_megamoe.experts.convert import convert
 from vllm_megamoe.experts.operands import KINDS, ExpertOperands, LayerOperands, from_operands
@@ -101,7 +101,8 @@ class Runner:
         y = self._call(operands)
         through, expected = self._forward(held), self._forward(reference)
         off = y - expected
-        steps = [conversion_step(w, KINDS[plan.use_case][0]) if plan.loss else torch.zeros(()) for w in own]
+        kind = KINDS[plan.use_case][0]
+        steps = [conversion_step(w, kind) for w in own] if plan.loss else []
         from_weights = float((through - expected).norm())
         return Ran(
             rows=off.square().sum(dim=1),
@@ -110,7 +111,7 @@ class Runner:
             weights=sum(float((a - b).square().sum()) for a, b in zip(held, reference, strict=True)),
             weights_reference=sum(float(b.square().sum()) for b in reference),
             weights_explained=sum(float(step.square().sum()) for step in steps),
-            beyond_step=max(_steps(a, b, step) for a, b, step in zip(held, own, steps, strict=True)),
+            beyond_step=conversion_steps(own, held, kind, exact=not plan.loss),
         )
 
     def close(self) -> None:
@@ -188,12 +189,3 @@ def _unpadded(weights: Weights, like: Weights) -> Weights:
     (rows, hidden), width = like[0].shape, like[1].shape[1]
     halves = weights[0].view(2, -1, weights[0].shape[1])[:, : rows // 2, :hidden]
     return halves.reshape(rows, hidden), weights[1][:hidden, :width]
-
-
-def _steps(held: Tensor, own: Tensor, step: Tensor) -> float:
-    """The largest distance of an operand's weight from the checkpoint's number, in steps of the operand's format."""
-    off = (held - own).abs()
-    if not bool(off.any()):
-        return 0.0
-    # A number that moved where nothing may move is off by more than any step; so is NaN.
-    return float((off / step).nan_to_num(nan=0.0 if bool(torch.isfinite(off).all()) else 1e30, posinf=1e30).max())

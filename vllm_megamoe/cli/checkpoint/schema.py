@@ -1,7 +1,7 @@
-"""The schemas of `show --json` and `check --json`.
+"""The schemas of `show --json`, `check --json` and `convert --json`.
 
 Stable as `plan --json`: a field keeps its name and meaning while `schema_version` stays; new fields may be added. Sizes
-are bytes. `ShowReport.model_json_schema()` and `CheckReport.model_json_schema()` give them as JSON schema.
+are bytes. `ShowReport.model_json_schema()` and so on give them as JSON schema.
 """
 
 from pydantic import BaseModel, ConfigDict
@@ -183,3 +183,39 @@ class CheckReport(_Part):
     layers: tuple[CheckedLayer, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class ConvertedLayer(_Part):
+    """One layer in the package's own format.
+
+    Attributes:
+        name, layer, draft, format: as in LayerReport, of the source.
+        use_case: whose operands were written.
+        hidden, intermediate_hidden: sizes of the operands, padding included.
+        weight_rel_err: rms of what the conversion took from the weights over their rms; 0 for an exact one.
+        bytes: of the operands.
+        file: that holds them.
+        resumed: whether an earlier run of the same command had written it.
+    """
+
+    name: str
+    layer: int
+    draft: bool
+    format: str
+    use_case: str
+    hidden: int
+    intermediate_hidden: int
+    weight_rel_err: float
+    bytes: int
+    file: str
+    resumed: bool
+
+
+class ConvertReport(_Part):
+    """What `convert SOURCE TARGET --json` prints: both folders, bytes of all tensors written, the layers."""
+
+    schema_version: int = 1
+    source: str
+    target: str
+    bytes: int
+    layers: tuple[ConvertedLayer, ...]
