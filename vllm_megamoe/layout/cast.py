@@ -146,6 +146,14 @@ def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
     return stacked
 
 
+def empty_stack(first: Tensor, count: int) -> Tensor:
+    """Room for `count` matrices like this one, [count, R, C] in its format; its matrices are filled with copy_."""
+    if isinstance(first, FormattedTensor):
+        return FormattedTensor(empty_stack(inner(first), count), format_of(first), [count, *first.shape])
+    made = torch.empty((count, *first.shape), dtype=first.dtype, device=first.device)
+    return made if format_of(first) == AclFormat.ND else format_cast(made, format_of(first))
+
+
 def _known(fmt: AclFormat | int) -> AclFormat:
     if int(fmt) not in set(AclFormat):
         known = ", ".join(f"{f.name}={int(f)}" for f in AclFormat)
