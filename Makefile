@@ -5,6 +5,8 @@ VENV ?= .venv
 CONTRACT_VENV ?= .venv-contract
 # More arguments for pytest or the demo: make test ARGS="-k layout", make demo ARGS="--keep"
 ARGS ?=
+# Checkouts of the operator's repository for `make contract`, PATH[,PATH]; read, never written.
+OPERATOR ?=
 
 RUN := $(VENV)/bin/python
 PYTEST := $(RUN) -m pytest
@@ -26,7 +28,7 @@ test-full: $(VENV) ## run the long tests that `make test` leaves out, and new dr
 
 contract: ## run vllm-ascend's real Python over the simulator, in an environment of its own (15 minutes at most)
 	@$(PYTHON) -m tools.contract_env --venv $(CONTRACT_VENV)
-	@$(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio tests/contract $(ARGS)
+	@$(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio tests/contract --operator "$(OPERATOR)" $(ARGS)
 
 lint: $(VENV) ## run ruff and mypy
 	@$(RUN) -m ruff check .

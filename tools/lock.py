@@ -72,24 +72,24 @@ def _requirements(found: Distribution, extras: frozenset[str]) -> Iterator[Requi
             yield requirement
 
 
-def render(versions: dict[str, str]) -> str:
-    """Return the lock file's text: one `name==version` a line, sorted, without the package itself."""
+def render(versions: dict[str, str], header: str = HEADER) -> str:
+    """Return the lock file's text: the header, then one `name==version` a line, sorted, without the package itself."""
     lines = []
     for name in sorted(versions.keys() - {OWN_NAME}):
         marker = f' ; platform_machine == "{ONLY_ON[name]}"' if name in ONLY_ON else ""
         lines.append(f"{name}=={versions[name]}{marker}\n")
-    return HEADER + "".join(lines)
+    return header + "".join(lines)
 
 
-def main() -> int:
+def main(lock: Path = LOCK, roots: tuple[str, ...] = ROOTS, header: str = HEADER) -> int:
     """Write the lock file and say how many versions it holds."""
     try:
-        versions = closure(ROOTS)
+        versions = closure(roots)
     except LockError as error:
         print(f"lock: {error}", file=sys.stderr)
         return 1
-    LOCK.write_text(render(versions))
-    print(f"{LOCK.name}: {len(versions) - 1} versions")
+    lock.write_text(render(versions, header))
+    print(f"{lock.name}: {len(versions) - 1} versions")
     return 0
 
 

@@ -6,9 +6,12 @@ Its ranks are processes in which vllm-ascend's real Python meets a simulated NPU
 import importlib.metadata
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from contract.support.checkouts import Checkout
 
 try:
     _VERSION = importlib.metadata.version("vllm-ascend")
@@ -26,6 +29,21 @@ def ascend_sources() -> Path:
     if not (place / "tests").is_dir():
         pytest.skip(f"{place} is missing: this environment was not made by `make contract`")
     return place
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--operator", default="", help="checkouts of ops-transformer, PATH[,PATH]")
+
+
+@pytest.fixture(scope="session")
+def checkouts(request: pytest.FixtureRequest) -> list["Checkout"]:
+    """The checkouts of the operator's repository that were given."""
+    from contract.support.checkouts import read
+
+    found = read(request.config.getoption("--operator"))
+    if not found:
+        pytest.skip("no checkout of ops-transformer was given: make contract OPERATOR=PATH[,PATH]")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -72,12 +72,7 @@ EXPECTED = {
     "W4A4_MXFP4": Expected(4, FP4_E2M1, FP4_E2M1, same, (NZ, NZ_C0_16), pairs, has_mask=False),
 }
 ON_950 = ("W8A8_MXFP8", "W4A8_MXFP", "W4A4_MXFP4")
-NO_FP4_CAST = pytest.mark.xfail(
-    reason="the simulator's npu_format_cast has no customize_dtype and input_dtype, which vllm-ascend gives for FP4 "
-    "(w4a8_mxfp4.py, w4a4_mxfp4.py: process_weights_after_loading)",
-    strict=True,
-)
-FORMATS = [pytest.param(name, marks=NO_FP4_CAST if "W4A" in name and name in ON_950 else ()) for name in EXPECTED]
+FORMATS = list(EXPECTED)
 
 
 @pytest.fixture
@@ -106,15 +101,6 @@ def seen(given: list[dict[str, Any]] | None) -> list[tuple[str, list[int], int, 
         return None
     assert all(each["contiguous"] for each in given)
     return [(each["dtype"], each["shape"], each["format"], each["digest"]) for each in given]
-
-
-@pytest.mark.parametrize("weights", ["W4A8_MXFP", "W4A4_MXFP4"])
-def test_fp4_stops_at_the_cast(weights: str, a950_pair: dict[str, list[Any]]) -> None:
-    """Why the cases below are expected to fail, and that they fail for no other reason."""
-    for answer in a950_pair["golden"]:
-        stopped = answer[weights]["stopped"]
-        assert stopped["step"] == "process_weights_after_loading"
-        assert "npu_format_cast() got an unexpected keyword argument 'customize_dtype'" in stopped["message"]
 
 
 @pytest.mark.parametrize("weights", FORMATS)

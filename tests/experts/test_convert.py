@@ -193,21 +193,6 @@ def test_plain_weights_of_a_user_stay_as_they_are(use_case: str, listed: bool) -
     assert use_case != "a16w16" or not held & {m.untyped_storage().data_ptr() for m in operands.l1}
 
 
-def test_in_place_uses_the_memory_of_bf16_weights_and_no_other() -> None:
-    experts = made("dense")
-    assert isinstance(experts, DenseExperts)
-    expected = convert(experts, UseCase.A16W16)
-    copy = DenseExperts(experts.w13.clone(), experts.w2.clone())
-    got = convert(copy, UseCase.A16W16, in_place=True)
-    assert same(got, expected)
-    inside = range(copy.w13.data_ptr(), copy.w13.data_ptr() + copy.w13.nbytes)
-    assert all(matrix.data_ptr() in inside for matrix in got.l1)
-    copy = DenseExperts(experts.w13.clone(), experts.w2.clone())
-    convert(copy, UseCase.A16W16, hidden=PADDED[0], in_place=True)
-    convert(copy, UseCase.A8W8_INT, in_place=True)
-    assert copy.w13.equal(experts.w13)
-
-
 def test_bytes_count_every_tensor_with_its_blocks() -> None:
     """INT4 of [96, 96] and [48, 96]: blocks of 32 bytes are 64 columns, so 96 take the room of 128."""
     operands = convert(made("int4"), UseCase.A8W4_INT)

@@ -17,12 +17,15 @@ import torch
 from families import formulas as f
 from families.block_configs import EXPERTS, HIDDEN, TOPK, WIDTH, WRITTEN, small_config
 from families.blocks import BLOCKS
+from layer.layers import convert_routed
 from torch import Tensor
 
+from vllm_megamoe.experts.canonical import DenseExperts
+from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import convert_routed, convert_shared
+from vllm_megamoe.layer.weights import convert_shared
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
@@ -83,9 +86,10 @@ def plan_of(config: dict[str, Any], layer: int) -> LayerPlan:
 def run(problem: Problem, plan: LayerPlan) -> Tensor:
     """The layer through the method, its shared MLP too when the plan fuses it."""
     w = problem.weights
-    operands = convert_routed(w.w13.clone(), w.w2.clone(), plan)
+    operands = convert_routed(w.w13, w.w2, plan)
     fused = plan.shared.mode == "fused"
-    shared = convert_shared(w.shared_w13.clone(), w.shared_w2.clone(), plan) if fused else None
+    mlp = cut_expert(DenseExperts(w.shared_w13[None], w.shared_w2[None]), plan.shared.pieces) if fused else None
+    shared = None if mlp is None else convert_shared(mlp, plan)
     state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE), shared)
     return state.run(problem.x, problem.ids, problem.router)
 

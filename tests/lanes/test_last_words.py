@@ -68,55 +68,98 @@ def test_debug_level_keeps_the_traceback() -> None:
     assert done.stderr.endswith("\ntwo lines:\n  1. of words\n")
 
 
-# Two workers fail alike, one after the other; their parent, an engine core, knows them only as failed.
+# Two workers fail alike, one after the other; their parent, an engine core, knows them only as failed, and so on up.
 WORKERS = """
 import logging, multiprocessing, os, sys
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.lanes import last_words
 
-def worker(rank):
-    last_words.install()
-    logger = logging.getLogger("vllm.v1.executor")
-    for message in ("300 rows in one step; expected 256. Raise --max-num-batched-tokens.", "an echo"):
-        try:
-            raise OperatorError(message)
-        except OperatorError:
-            logger.exception("WorkerProc hit an exception.")
+def logged(message, error):
     try:
-        raise KeyError("not ours")
-    except KeyError:
-        logger.exception("WorkerProc failed.")
+        raise error
+    except type(error):
+        logging.getLogger("vllm.v1.executor").exception(message)
+
+def child():
+    logger = logging.getLogger("vllm")
+    if not any(type(handler) is logging.StreamHandler for handler in logger.handlers):  # a forked child has it
+        logger.addHandler(logging.StreamHandler())
+    last_words.install()
+    last_words.install()
+
+def worker(rank):
+    child()
+    if rank == 0:
+        logged("Before all.", KeyError("of vLLM"))
+    logged("WorkerProc hit an exception.", OperatorError("300 rows in one step; expected 256. Bring fewer."))
+    logged("WorkerProc hit an exception.", OperatorError("an echo"))
+    logged("WorkerProc failed.", KeyError("because of it"))
 
 def core(method):
-    last_words.install()
+    child()
     context = multiprocessing.get_context(method)
     for rank in range(2):
         process = context.Process(target=worker, args=(rank,))
         process.start()
         process.join()
+    logged("EngineCore failed to start.", RuntimeError("a worker failed"))
+    raise RuntimeError("a worker failed")
 
 if __name__ == "__main__":
     last_words.install()
     last_words.listen()
     folder = os.environ[last_words._NOTES]
-    process = multiprocessing.get_context(sys.argv[1]).Process(target=core, args=(sys.argv[1],))
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=core, args=(sys.argv[1],), name="EngineCore")
     process.start()
     process.join()
     print(folder)
     raise RuntimeError("see above")
 """
+SENTENCE = "300 rows in one step; expected 256. Bring fewer."
+
+
+def workers(tmp_path: Path, method: str, level: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    return subprocess.run(
+        [sys.executable, str(script), method],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "VLLM_LOGGING_LEVEL": level},
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_workers_error_comes_last_and_once(method: str, tmp_path: Path) -> None:
-    script = tmp_path / "workers.py"
-    script.write_text(WORKERS)
-    done = subprocess.run(
-        [sys.executable, str(script), method], capture_output=True, text=True, timeout=300, check=False
-    )
-    last = "\n300 rows in one step; expected 256. Raise --max-num-batched-tokens.\n"
-    assert done.stderr.endswith(f"RuntimeError: see above{last}")
+def test_a_workers_error_comes_last_and_once_and_each_process_tells_it_in_a_line(method: str, tmp_path: Path) -> None:
+    done = workers(tmp_path, method, "INFO")
+    lines = done.stderr.splitlines()
+    # What came before, or comes without an error of ours, is as vLLM tells it.
+    assert lines[0] == "Before all."
+    assert lines[1].startswith("Traceback")
+    assert lines[-12] == "KeyError: 'of vLLM'"
+    one_rank = [
+        f"WorkerProc hit an exception. {SENTENCE}",
+        "WorkerProc hit an exception. an echo",
+        "WorkerProc failed. KeyError: 'because of it'",
+    ]
+    assert lines[-11:] == [
+        *one_rank,
+        *one_rank,
+        "EngineCore failed to start. RuntimeError: a worker failed",
+        *("Process EngineCore:", "RuntimeError: a worker failed"),
+        "RuntimeError: see above",
+        SENTENCE,
+    ]
+    assert done.stderr.count("Traceback") == 1
     assert not Path(done.stdout.strip()).exists()
+
+
+def test_debug_level_keeps_every_processs_traceback(tmp_path: Path) -> None:
+    done = workers(tmp_path, "fork", "DEBUG")
+    assert done.stderr.count("Traceback (most recent call last)") == 1 + 2 * 3 + 1 + 1 + 1
+    assert done.stderr.endswith(f"\nRuntimeError: see above\n{SENTENCE}\n")
 
 
 def test_vllm_serve_ends_with_the_sentence(tmp_path: Path) -> None:

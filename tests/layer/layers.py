@@ -18,6 +18,7 @@ from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
+from vllm_megamoe.layer.weights import RoutedWeights
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -60,6 +61,14 @@ def plan_of(
             capacity, chunk=chunk, calls=-(-rows // chunk), receive_bound=plan.buffer.receive_bound(chunk)
         )
     return replace(plan, capacity=capacity, buffer=replace(plan.buffer, num_max_tokens_per_rank=capacity.chunk))
+
+
+def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
+    """w13 [E, 2I, H] and w2 [E, H, I] through a layer's weights, one expert after the other."""
+    weights = RoutedWeights(plan, w13.dtype, w13.device)
+    for e in range(len(w13)):
+        weights.put(e, DenseExperts(w13[e : e + 1], w2[e : e + 1]))
+    return weights.operands()
 
 
 def seat_of(largest: int | None = None, fresh: bool = False) -> Seat:

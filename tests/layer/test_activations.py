@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from layer.layers import ALONE, plan_of, rows_of
+from layer.layers import ALONE, convert_routed, plan_of, rows_of
 from oracle.make import Shape, make_case
 from torch import Tensor
 
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.state import LayerState, constant_arguments
-from vllm_megamoe.layer.weights import convert_routed
 from vllm_megamoe.plan.facts import ActivationFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from layer.layers import convert_routed
 from torch import Tensor
 
+from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import close_buffers, open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import convert_routed
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import plan_layer
@@ -55,7 +57,7 @@ def run(problem: Problem, **options: str) -> tuple[Tensor, LayerState]:
     facts = MoeFacts("layer", EXPERTS, TOPK, HIDDEN, WIDTH)
     engine = EngineFacts(dtype="bfloat16", max_num_batched_tokens=64)
     plan = plan_layer(engine, facts, Options.model_validate(options))
-    operands = convert_routed(problem.w13.clone(), problem.w2.clone(), plan)
+    operands = convert_routed(problem.w13, problem.w2, plan)
     state = LayerState("layer", plan, ALONE, operands, open_handle("layer", plan, ALONE))
     return state.run(problem.x, problem.ids, problem.weights), state
 
@@ -150,16 +152,6 @@ def test_counts_and_sizes(problem: Problem) -> None:
     assert state.operands.nbytes == 2 * EXPERTS * 3 * WIDTH * HIDDEN
 
 
-def test_bf16_operands_take_the_memory_of_the_loaded_weights(problem: Problem) -> None:
-    """B64: weights must not be held twice."""
-    w13, w2 = problem.w13.clone(), problem.w2.clone()
-    plan = plan_layer(EngineFacts(dtype="bfloat16"), MoeFacts("l", EXPERTS, TOPK, HIDDEN, WIDTH), Options())
-    operands = convert_routed(w13, w2, plan)
-    inside = range(w13.data_ptr(), w13.data_ptr() + w13.nbytes)
-    assert all(matrix.data_ptr() in inside for matrix in operands.l1)
-    assert all(matrix.is_contiguous() for matrix in (*operands.l1, *operands.l2))
-
-
 def test_layers_that_agree_share_a_buffer_and_others_do_not(problem: Problem) -> None:
     _, first = run(problem)
     _, second = run(problem)
@@ -183,3 +175,12 @@ def test_more_rows_than_planned_are_rejected(problem: Problem) -> None:
     rows = problem.x.repeat(2, 1), problem.ids.repeat(2, 1), problem.weights.repeat(2, 1)
     with pytest.raises(ValueError, match=r"74 rows in one step.*planned for 64"):
         state.run(*rows)
+
+
+def test_the_op_outside_of_an_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_find", None)
+    rows = torch.zeros(1, 4)
+    with pytest.raises(
+        OperatorError, match=r"no layer 'model.layers.0.mlp'.*expected a running engine. Serve the model"
+    ):
+        torch.ops.vllm_megamoe.moe_layer(rows, rows[:, :2].int(), rows[:, :2], "model.layers.0.mlp")

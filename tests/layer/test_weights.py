@@ -1,18 +1,21 @@
-"""From the loader's stacks to a layer's operands: lists or one stack, memory, what a shared MLP becomes."""
+"""From a layer's experts to its operands: lists or one stack, memory, what a shared MLP becomes."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from layer.layers import ALONE, facts_of, plan_of, rows_of
+from layer.layers import ALONE, convert_routed, facts_of, plan_of, rows_of
 from oracle.case import Case
 from oracle.make import Shape, make_case
 from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.experts.canonical import DenseExperts, Experts
+from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import convert_routed, convert_shared
+from vllm_megamoe.layer.weights import RoutedWeights, convert_shared
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
@@ -32,9 +35,14 @@ def case_of(use_case: str, shared: int = 0) -> Case:
     return make_case(use_case, Shape(tokens=(6,)), shared=shared)
 
 
+def whole_mlp(w13: Tensor, w2: Tensor, pieces: int) -> Experts:
+    """An MLP [2S, H], [H, S] as a lane hands it over."""
+    return cut_expert(DenseExperts(w13[None], w2[None]), pieces)
+
+
 def state_with(plan: LayerPlan, weights: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor] | None) -> LayerState:
-    routed = convert_routed(*(w.clone() for w in weights), plan)
-    fused = convert_shared(*shared, plan) if shared else None
+    routed = convert_routed(*weights, plan)
+    fused = convert_shared(whole_mlp(*shared, plan.shared.pieces), plan) if shared else None
     return LayerState("layer", plan, ALONE, routed, open_handle("layer", plan, ALONE), fused)
 
 
@@ -54,7 +62,7 @@ def test_b28_a_stack_holds_the_same_as_the_list(use_case: str, weights: tuple[Te
 
 def test_b28_one_expert_is_a_list_of_one(weights: tuple[Tensor, Tensor]) -> None:
     plan = plan_of(case_of("a8w8-int"))
-    operands = convert_routed(*(w[:1].clone() for w in weights), plan)
+    operands = convert_routed(*(w[:1] for w in weights), replace(plan, buffer=replace(plan.buffer, num_experts=1)))
     assert [matrix.dim() for matrix in operands.l1] == [2]
 
 
@@ -74,7 +82,7 @@ BYTES = {
 @pytest.mark.parametrize("use_case", list(BYTES))
 def test_b27_each_use_case_has_its_scales_and_no_bias(use_case: str, weights: tuple[Tensor, Tensor]) -> None:
     """B64 beside it: a layer holds these bytes and nothing else."""
-    operands = convert_routed(*(w.clone() for w in weights), plan_of(case_of(use_case)))
+    operands = convert_routed(*weights, plan_of(case_of(use_case)))
     assert (operands.l1_bias, operands.l2_bias) == (None, None)
     assert [operands.l1_sf is None, operands.l2_sf is None] == [use_case == "a16w16"] * 2
     assert operands.nbytes == EXPERTS * BYTES[use_case]
@@ -92,7 +100,7 @@ def test_a_wide_shared_mlp_gives_what_two_narrow_ones_give(use_case: str, weight
     fused = state_with(plan, weights, (torch.cat([gate, up]), down))
     first, second = slice(0, WIDTH), slice(WIDTH, 2 * WIDTH)
     by_hand = [(torch.cat([gate[cut], up[cut]]), down[:, cut].contiguous()) for cut in (first, second)]
-    narrow = convert_routed(*(torch.stack(list(part)) for part in zip(*by_hand, strict=True)), plan)
+    narrow = convert(DenseExperts(*(torch.stack(list(part)) for part in zip(*by_hand, strict=True))), plan.use_case)
     expected = LayerState("layer", plan, ALONE, fused.operands, fused.handle, narrow)
     rows = rows_of(case, 0)
     y = fused.run(*rows)
@@ -101,19 +109,11 @@ def test_a_wide_shared_mlp_gives_what_two_narrow_ones_give(use_case: str, weight
     assert not y.equal(without.run(*rows))
 
 
-def test_a_shared_mlp_of_another_width_than_planned_is_rejected(weights: tuple[Tensor, Tensor]) -> None:
+def test_a_shared_mlp_of_another_size_than_planned_is_rejected(weights: tuple[Tensor, Tensor]) -> None:
     plan = plan_of(case_of("a16w16", shared=2))
-    with pytest.raises(ConfigError, match=r"weights \[128, 96\] and \[96, 64\]; the plan expected 2 of width 64"):
-        convert_shared(weights[0][0], weights[1][0], plan)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(2 * WIDTH, HIDDEN), (4 * WIDTH, HIDDEN // 2)])
-def test_a_shared_mlp_whose_halves_differ_is_rejected(rows: int, columns: int) -> None:
-    """The down projection alone says the planned width: half of the gate and up rows is not that MLP."""
-    plan = plan_of(case_of("a16w16", shared=2))
-    w13, w2 = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((rows, columns), (HIDDEN, 2 * WIDTH)))
-    with pytest.raises(ConfigError, match=rf"weights \[{rows}, {columns}\] and \[96, 128\]"):
-        convert_shared(w13, w2, plan)
+    expected = r"are 1 of width 64 on rows of 96; the plan expected 2 of width 64 on rows of 96"
+    with pytest.raises(ConfigError, match=expected):
+        convert_shared(whole_mlp(weights[0][0], weights[1][0], 1), plan)
 
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int"])
@@ -125,7 +125,32 @@ def test_b43_alternating_rows_give_the_operands_of_halves(use_case: str, weights
     assert alternating[1, 3].equal(up[1, 1])
     plan = plan_of(case_of(use_case))
     turned = replace(plan, facts=replace(plan.facts, gate_up_interleaved=True))
-    expected, got = convert_routed(w13.clone(), w2.clone(), plan), convert_routed(alternating, w2.clone(), turned)
+    expected, got = convert_routed(w13, w2, plan), convert_routed(alternating, w2, turned)
     for name in ("l1", "l2"):
         pairs = zip(getattr(expected, name), getattr(got, name), strict=True)
         assert all(inner(a).equal(inner(b)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("use_case", list(BYTES))
+def test_an_expert_that_comes_again_is_written_where_it_was(
+    use_case: str, stacked: bool, weights: tuple[Tensor, Tensor]
+) -> None:
+    """A captured graph and the call's arguments hold addresses; other experts keep their bytes."""
+    plan = replace(plan_of(case_of(use_case)), stacked=stacked)
+    held = RoutedWeights(plan, torch.bfloat16, torch.device("cpu"))
+    w13, w2 = weights
+    for e in range(EXPERTS):
+        held.put(e, DenseExperts(w13[e : e + 1], w2[e : e + 1]))
+    before = held.operands()
+    places = [inner(matrix).data_ptr() for matrix in before.l1]
+    held.put(1, DenseExperts(w13[3:4], w2[3:4]))
+    after = held.operands()
+    assert [inner(matrix).data_ptr() for matrix in after.l1] == places
+    fresh = convert_routed(w13[[0, 3, 2, 3]], w2[[0, 3, 2, 3]], plan)
+    for name in ("l1", "l2", "l1_sf", "l2_sf"):
+        columns = [getattr(operands, name) for operands in (before, after, fresh)]
+        assert columns[0] is None or all(
+            inner(a).view(torch.uint8).equal(inner(b).view(torch.uint8))
+            for a, b in zip(columns[1], columns[2], strict=True)
+        )

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.layout import AclFormat, format_cast
 from vllm_megamoe.ops import SymmBuffer, backend, get_symm_buffer_for_mega_moe, mega_moe, settings
 from vllm_megamoe.ops.cann import adapter
 
 Calls = list[tuple[str, dict[str, Any]]]
+FRACTAL_NZ = AclFormat.FRACTAL_NZ
 
 
 class Buffer:
@@ -158,7 +160,7 @@ def test_a_call_passes_what_the_revision_takes(calls: Calls) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("activation_params", {"alpha": 1.7}), ("shared_l1_weights", [torch.zeros(1)]), ("scales", torch.zeros(1))],
+    [("activation_params", {"alpha": 1.7}), ("shared_l1_weights", [torch.zeros(2, 2)]), ("scales", torch.zeros(1))],
 )
 def test_a_call_argument_of_a_later_revision_is_rejected(calls: Calls, name: str, value: Any) -> None:
     x, ids = torch.zeros(3, 64), torch.zeros(3, 2, dtype=torch.int32)
@@ -247,6 +249,17 @@ def test_kinds_are_looked_at_without_a_profile_too(calls: Calls, options: dict[s
     with pytest.raises(OperatorError, match=words):
         mega_moe(**given | options)
     assert [name for name, _ in calls] == ["communicator", "create"]
+
+
+@pytest.mark.parametrize("name", ["l1_weights", "l2_weights"])
+def test_a_mixed_list_is_rejected_without_a_profile_too(calls: Calls, name: str) -> None:
+    # The kernels of A2 and A3 read format and type of the first entry and take the others for the same (op aclnn).
+    buffer, x = make_buffer(calls), torch.zeros(3, 64)
+    mixed = [torch.zeros(32, 64, dtype=torch.int8), format_cast(torch.zeros(32, 64).to(torch.int8), FRACTAL_NZ)]
+    given = {"l1_weights": [x], "l2_weights": [x]} | {name: mixed}
+    with pytest.raises(OperatorError, match=rf"{name}\[1\]=FRACTAL_NZ .*; expected ND .*, as {name}\[0\]"):
+        mega_moe(x, x.int(), x, sym_buffer=buffer, **given)
+    assert [entry for entry, _ in calls] == ["communicator", "create"]
 
 
 def test_a_group_is_needed(calls: Calls) -> None:

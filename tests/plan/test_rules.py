@@ -1,8 +1,10 @@
 """One legal and one illegal example for each rule; messages name what came and what to change."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from plan.walk import ask
 
 from vllm_megamoe.checkpoint.formats import Known, Mixed, format_named
 from vllm_megamoe.errors import ConfigError
@@ -160,6 +162,39 @@ def test_all_violations_come_in_one_error() -> None:
     assert text.count("LoRA is on") == 1
     assert "model.layers.3.mlp.experts and 1 more: activation 'relu2'" in text
     assert "vllm_megamoe/plan/activation.py" in text
+
+
+def test_a_refused_use_case_hides_no_other_rule() -> None:
+    question = ask(
+        ("950@9.1", "auto"),
+        "a4w4-fp",
+        ActivationFacts("gelu"),
+        "one",
+        sizes=(2048, 1024),
+        experts=(32, 4),
+        dtype="float32",
+        rows=64,
+        combine_quant="e5m2",
+        combine_comm_mode=1,
+        max_recv_token_num=3,
+        fuse_shared_experts="on",
+        workspace_budget_gib=1e-4,
+    )
+    told = "\n".join(map(str, violations_of(draft_plan(question.engine, [question.layer], question.options))))
+    for words in (
+        r"^use_case: a4w4-fp on 950@9.1",
+        r"^dtype: float32",
+        r"activation 'gelu'",
+        r"zero-padding: hidden 2048 -> 4096",
+        r"workspace_budget_gib = ",
+        r"max_recv_token_num = 3; expected 0 or at least 8 = 1 rows x 2 ranks x min\(4, 16\)",
+        r"fuse_shared_experts = 'on'",
+        r"combine_quant_mode=3; expected 0",
+        r"combine_comm_mode=1; expected 0",
+        r"num_topk=4; expected one of 6, 8",
+    ):
+        assert len(re.findall(words, told, re.MULTILINE)) == 1, (words, told)
+    assert "x.dtype" not in told  # the rule about the model's dtype has a remedy that a user can follow
 
 
 def test_the_environments_profile_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,64 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from profiles.layers import DEMO, buffer_arguments, call_arguments, stacked
+from profiles.layers import DEMO, call_arguments, stacked
+from profiles.package import Group, Package, create, run
 from torch import Tensor
 
 from vllm_megamoe.errors import OperatorError
-from vllm_megamoe.layout import AclFormat, format_cast
-from vllm_megamoe.ops import SymmBuffer, facts, given, mega_moe, settings
-from vllm_megamoe.ops.arguments import CALL, CREATE, CreateArguments
-from vllm_megamoe.ops.cann import adapter
-from vllm_megamoe.ops.settings import Settings, active_settings
+from vllm_megamoe.ops import facts, settings
 
 FP8 = [torch.ones(1024, 1024).to(torch.float8_e4m3fn)]
-
-
-class Group:
-    """A communicator of two ranks."""
-
-    group_name = "ep"
-
-    def rank(self) -> int:
-        return 0
-
-    def size(self) -> int:
-        return 2
-
-
-class Package:
-    """Stands in for the operator's package: what reaches it."""
-
-    def __init__(self) -> None:
-        self.created: list[Any] = []
-        self.calls = 0
-
-    def create(self, group: Any, **arguments: Any) -> Any:
-        window = {"ccl_buffer_size": 400 << 20, "group": group, "ep_world_size": group.size(), "topo_type": 0}
-        self.created.append(SimpleNamespace(**arguments, **window))
-        return self.created[-1]
-
-    def run(self, **arguments: Any) -> tuple[Tensor, Tensor]:
-        self.calls += 1
-        return arguments["x"], arguments["topk_ids"]
-
-
-@pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> Package:
-    made = Package()
-    names = [frozenset(argument.name for argument in table) for table in (CREATE, CALL)]
-    monkeypatch.setattr(adapter, "installed", lambda: adapter.Installed(made.create, made.run, *names))
-    monkeypatch.setattr(adapter, "make_communicator", lambda group: None)
-    return made
-
-
-def create(group: Group, kind: str = "a16w16", **changes: Any) -> SymmBuffer:
-    said: dict[str, Any] = buffer_arguments(kind, DEMO) | changes
-    return adapter.create(CreateArguments(group=group, **said), active_settings() or Settings())
-
-
-def run(buffer: SymmBuffer, kind: str = "a16w16", **changes: Any) -> None:
-    mega_moe(**call_arguments(kind, DEMO, 0) | changes, sym_buffer=buffer)
 
 
 def test_without_a_profile_everything_reaches_the_package(package: Package) -> None:
@@ -113,83 +63,6 @@ def test_rejected_before_it(name: str, kind: str, changes: dict[str, Any], messa
     with settings(profile=name), pytest.raises(OperatorError, match=message):
         run(create(Group(), kind), kind, **changes)
     assert package.calls == 0
-
-
-def test_int4_in_int32_without_blocks(package: Package) -> None:
-    # aclnn takes it for FRACTAL_NZ whatever it is
-    call = call_arguments("a8w4-int", DEMO, 0)
-    plain = {
-        name: [format_cast(t, AclFormat.ND).contiguous().view(torch.int32) for t in call[name]]
-        for name in ("l1_weights", "l2_weights")
-    }
-    types = {"weight1_type": None, "weight2_type": None}
-    with settings(profile="a2@9.1"):
-        buffer = create(Group(), "a8w4-int")
-        with pytest.raises(OperatorError, match="ND and ND; expected FRACTAL_NZ"):
-            run(buffer, "a8w4-int", **plain, **types)
-
-
-MIXED: list[tuple[str, str, Any, str]] = [
-    (
-        "l1_weights",
-        "blocks",
-        lambda t: format_cast(t, AclFormat.ND),
-        r"ND \[1024, 2048\] torch.int8; expected FRACTAL_NZ",
-    ),
-    ("l2_weights", "rows", lambda t: t.clone()[:512], r"\[512, 1024\] torch.int8; expected \w+ \[1024, 1024\]"),
-    (
-        "l2_weights",
-        "dtype",
-        lambda t: format_cast(t, AclFormat.ND).view(torch.int32),
-        r"torch.int32; expected \w+ .*int8",
-    ),
-]
-
-
-@pytest.mark.parametrize("place", [1, 3])
-@pytest.mark.parametrize(("name", "what", "change", "words"), MIXED, ids=[what for _, what, *_ in MIXED])
-def test_every_entry_of_a_list_is_looked_at(
-    name: str, what: str, change: Any, words: str, place: int, package: Package
-) -> None:
-    """A2 and A3 read dtype and format of the first entry alone (op aclnn), and misread the others in silence."""
-    call = call_arguments("a8w8-int", DEMO, 0)
-    lists = {key: [*call[key]] * 2 for key in ("l1_weights", "l2_weights", "l1_weights_sf", "l2_weights_sf")}
-    if what == "rows":
-        lists[name] = [format_cast(t, AclFormat.ND) for t in lists[name]]
-    lists[name][place] = change(lists[name][place])
-    with settings(profile="a3@9.2"):
-        buffer = create(Group(), "a8w8-int", num_experts=8)
-        with pytest.raises(OperatorError, match=rf"^{name}\[{place}\]=.*{words}"):
-            run(buffer, "a8w8-int", **lists)
-    assert package.calls == 0
-
-
-def test_weights_alike_are_read_once(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch_npu is asked for a tensor's format; a layer has hundreds of them, and its weights stay what they are."""
-    asked = []
-    whole = given.format_of
-    monkeypatch.setattr(given, "format_of", lambda tensor: asked.append(1) or whole(tensor))
-    call = call_arguments("a8w8-int", DEMO, 0)
-    weights = {name: [t.clone() for t in call[name]] for name in ("l1_weights", "l2_weights")}
-    with settings(profile="a3@9.2"):
-        buffer = create(Group(), "a8w8-int")
-        for _ in range(3):
-            run(buffer, "a8w8-int", **weights)
-        assert len(asked) == 4
-        # another tensor in the list is another list
-        weights["l1_weights"][1] = format_cast(weights["l1_weights"][1], AclFormat.ND)
-        with pytest.raises(OperatorError, match=r"l1_weights\[1\]=ND"):
-            run(buffer, "a8w8-int", **weights)
-    assert package.calls == 3
-
-
-def test_weights_the_other_way_round(package: Package) -> None:
-    call = call_arguments("a8w8-fp", DEMO, 0)
-    turned = [t.view(torch.uint8).t().contiguous().view(t.dtype) for t in call["l1_weights"]]
-    with settings(profile="950@9.2"):
-        buffer = create(Group(), "a8w8-fp")
-        with pytest.raises(OperatorError, match=r"l1_weights=K=2048, N=1024; expected \[2 \* intermediate, hidden\]"):
-            run(buffer, "a8w8-fp", l1_weights=turned)
 
 
 def test_the_buffers_width_is_the_weights(package: Package) -> None:

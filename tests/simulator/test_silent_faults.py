@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from simulator import faults
+from simulator import faults, misread
 
 from vllm_megamoe.layout import AclFormat
 from vllm_megamoe.testing.ranks import Failure, World
@@ -37,29 +37,35 @@ PAIRS = [
         Pair(name, faults.shown_second_buffer, faults.tried_second_buffer, ("group=", SILENT), (destroyed,))
         for name, destroyed in (("950@9.2", False), ("950@9.2", True), ("950@9.1", True))
     ),
-    Pair("950@9.2", faults.shown_clamp_0, faults.tried_clamp_0, ("activation_clamp=0.0", SILENT)),
-    Pair("950@9.1", faults.shown_clamp_ignored, faults.tried_clamp_ignored, ("activation_clamp=0.5", SILENT)),
-    Pair("950@9.2", faults.shown_clamp_of_situglu, faults.tried_clamp_of_situglu, ("activation_clamp=0.5", SILENT)),
-    Pair("950@9.1", faults.shown_fp4, faults.tried_fp4, ("l1_weights=", "FLOAT4_E2M1", SILENT), ("a8w4-fp",)),
-    Pair("950@9.1", faults.shown_fp4, faults.tried_fp4, ("FLOAT4_E2M1", SILENT), ("a4w4-fp",)),
-    Pair("a3@9.2", faults.shown_int32_rows, faults.tried_int32_rows, ("l1_weights", SILENT)),
-    Pair("a3@9.2", faults.shown_mixed_list, faults.tried_mixed_list, ("l1_weights",)),
+    Pair("950@9.2", misread.shown_clamp_0, misread.tried_clamp_0, ("activation_clamp=0.0", SILENT)),
+    Pair("950@9.1", misread.shown_clamp_ignored, misread.tried_clamp_ignored, ("activation_clamp=0.5", SILENT)),
+    Pair("950@9.2", misread.shown_clamp_of_situglu, misread.tried_clamp_of_situglu, ("activation_clamp=0.5", SILENT)),
+    Pair("950@9.1", misread.shown_fp4, misread.tried_fp4, ("l1_weights=", "FLOAT4_E2M1", SILENT), ("a8w4-fp",)),
+    Pair("950@9.1", misread.shown_fp4, misread.tried_fp4, ("FLOAT4_E2M1", SILENT), ("a4w4-fp",)),
+    Pair("a3@9.2", misread.shown_int32_rows, misread.tried_int32_rows, ("l1_weights", SILENT)),
+    Pair("a3@9.2", misread.shown_mixed_list, misread.tried_mixed_list, ("l1_weights",)),
     Pair(
         "a2@9.2",
-        faults.shown_shared_experts,
-        faults.tried_shared_experts,
+        misread.shown_shared_experts,
+        misread.tried_shared_experts,
         ("shared_l1_weights=1 experts", SILENT),
         ("a16w16",),
     ),
     Pair(
         "a3@9.2",
-        faults.shown_shared_experts,
-        faults.tried_shared_experts,
+        misread.shown_shared_experts,
+        misread.tried_shared_experts,
         ("shared_l1_weights=1 experts", SILENT),
         ("a8w8-int",),
     ),
     *(
-        Pair("950@9.2", faults.shown_other_format, faults.tried_other_format, ("l1_weights, l2_weights=", SILENT), form)
+        Pair(
+            "950@9.2",
+            misread.shown_other_format,
+            misread.tried_other_format,
+            ("l1_weights, l2_weights=", SILENT),
+            form,
+        )
         for form in (
             ("a8w8-fp", "l2_weights", AclFormat.FRACTAL_NZ),
             ("a4w4-fp", "l1_weights", AclFormat.FRACTAL_NZ_C0_16),
@@ -67,10 +73,10 @@ PAIRS = [
         )
     ),
     *(
-        Pair(name, faults.shown_short_scales, faults.tried_short_scales, ("l1_weights_sf.shape=[1024]",), (use_case,))
+        Pair(name, misread.shown_short_scales, misread.tried_short_scales, ("l1_weights_sf.shape=[1024]",), (use_case,))
         for name, use_case in (("a2@9.1", "a8w8-int"), ("a3@9.2", "a8w4-int"))
     ),
-    Pair("950@9.2", faults.shown_bias, faults.tried_bias, ("l1_bias",)),
+    Pair("950@9.2", misread.shown_bias, misread.tried_bias, ("l1_bias",)),
     *(Pair(name, faults.shown_overflow, faults.tried_overflow, ("max_recv_token_num=16", SILENT)) for name in A2_A3),
     *(
         Pair(name, faults.shown_unequal_rows, faults.tried_unequal_rows, ("rows", "6, 3", SILENT), (use_case,))
@@ -146,7 +152,7 @@ def test_masked_rows_hold_another_layers_data(name: str, two_ranks: World) -> No
 
 
 def test_scales_beyond_the_last_channel_are_not_read(two_ranks: World) -> None:
-    assert two_ranks.run(faults.long_scales, [(0, "a3@9.2"), (1, "a3@9.2")]) == [True, True]
+    assert two_ranks.run(misread.long_scales, [(0, "a3@9.2"), (1, "a3@9.2")]) == [True, True]
 
 
 def test_ids_of_minus_one_leave_the_old_row(two_ranks: World) -> None:

@@ -67,12 +67,20 @@ from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
 
 r, place = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method="file://" + place, rank=r, world_size=2)
-case = make_case("a16w16", Shape((6, 6), 4, 1024, 1024, 2))
+case = make_case("a8w8-int", Shape((6, 6), 4, 1024, 1024, 2))
 with settings(timeout_s=3600):
     buffer = get_symm_buffer_for_mega_moe(dist.group.WORLD, **buffer_arguments(case))
-given = call_arguments(case, r, Form())
-bf16 = given["topk_weights"].bfloat16()
-for change in ({{"l1_weights": [None]}}, {{"topk_weights": bf16}}, {{"activation": "gelu"}}):
+given = call_arguments(case, r, Form(blocks=True))
+rows, blocks = call_arguments(case, r, Form())["l1_weights"], given["l1_weights"]
+short = [given["l2_weights_sf"][0], given["l2_weights_sf"][1][:512]]
+changes = (
+    {{"l1_weights": [None]}},
+    {{"topk_weights": given["topk_weights"].bfloat16()}},
+    {{"activation": "gelu"}},
+    {{"l1_weights": [blocks[0], rows[1]]}},
+    {{"l2_weights_sf": short}},
+)
+for change in changes:
     try:
         mega_moe(**given | (change if r == 1 else {{}}), sym_buffer=buffer)
     except (ValueError, RuntimeError) as e:
@@ -86,7 +94,14 @@ def test_what_the_adapter_rejects_reaches_the_other_ranks(tmp_path: Path) -> Non
     """They would wait for an hour, which is longer than this test's patience."""
     code, place = REJECTED.format(tests=str(TESTS)), str(tmp_path / "store")
     ranks = [start(code, str(r), place, VLLM_MEGAMOE_SIMULATE="a3@9.2") for r in range(2)]
-    words = ["l1_weights[0]=None; expected a tensor", "topk_weights.dtype=BF16; expected FLOAT", "activation='gelu'"]
+    words = [
+        "l1_weights[0]=None; expected a tensor",
+        "topk_weights.dtype=BF16; expected FLOAT",
+        "activation='gelu'",
+        # The simulated device would take both, and compute from wrong bytes (simulator.test_silent_faults).
+        "l1_weights[1]=ND [1024, 2048] torch.int8; expected FRACTAL_NZ",
+        "l2_weights_sf.shape=[512]; expected [1024]",
+    ]
     for rank, process in enumerate(ranks):
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 from tools.contract_env import ascend, stamp
 from tools.contract_env.final_check import check
 from tools.contract_env.places import DEFAULT_VENV, ContractPlaces, ascend_pin
 from tools.setup_env import steps
-from tools.setup_env.__main__ import alone
+from tools.setup_env.__main__ import run
 from tools.setup_env.pins import Pin, find_pin, read_pins
-from tools.setup_env.places import ROOT
-from tools.setup_env.say import SetupError, Timer, complain, say
+from tools.setup_env.say import SetupError, Timer, say
 from tools.setup_env.stub import install_stub, stub_pin
 
 
 def main() -> int:
     """Return 0 when the environment is whole, 1 after saying why it is not."""
-    parser = argparse.ArgumentParser(prog="contract_env", description=__doc__)
-    parser.add_argument("--venv", type=Path, default=DEFAULT_VENV, help="the environment's folder")
-    places = ContractPlaces(root=ROOT, venv=parser.parse_args().venv.absolute())
-    try:
-        with alone(places):
-            return _set_up(places)
-    except SetupError as error:
-        complain(str(error))
-    except KeyboardInterrupt:
-        complain("interrupted; the same command goes on from here")
-    return 1
+    return run("contract_env", __doc__, DEFAULT_VENV, ContractPlaces, _set_up)
 
 
-def _set_up(places: ContractPlaces) -> int:
+def _set_up(places: ContractPlaces) -> None:
     pins = read_pins(places.lock)
     reason = stamp.reason_to_run(places, pins)
     if reason is None:
-        return 0
+        return
     timer = Timer()
     say(f"contract environment: {reason}; the first time takes a few minutes and about 3.5 GB")
     run_steps(places, pins)
     say(f"done in {timer}")
-    return 0
 
 
 def run_steps(places: ContractPlaces, pins: list[Pin]) -> None:

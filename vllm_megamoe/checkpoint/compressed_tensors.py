@@ -36,10 +36,11 @@ def _scheme(group: Described, packing: str) -> str:
         return f"compressed-tensors-{_float(bits, strategy, weights, packing, in_groups)}"
     if kind == "int" and bits in (4, 8):
         acts = "a16" if group.values.get("input_activations") is None else "a8"
-        if bits == 8:
-            return "compressed-tensors-w8-group" if in_groups else f"compressed-tensors-w8{acts}"
-        lossy = in_groups or weights.values.get("symmetric") is False
-        return f"compressed-tensors-w4{acts}" + ("-group" if lossy else "")
+        zeros = weights.values.get("symmetric") is False
+        if bits == 8 and (in_groups or zeros):
+            # Codes of 8 bits minus a zero point may need 9: no exact place for sure.
+            return "compressed-tensors-w8-group" if acts == "a16" else "compressed-tensors-w8a8-group"
+        return f"compressed-tensors-w{bits}{acts}" + ("-group" if in_groups else "-zeros" if zeros else "")
     return f"compressed-tensors {packing or kind} of {bits} bits"
 
 

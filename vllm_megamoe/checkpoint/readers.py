@@ -52,8 +52,13 @@ def modelopt_layers(section: Described) -> Reader:
     return read
 
 
+# One scale a channel instead of one for all: the tensor's shape says it.
+_SAME_ALGORITHM = {"FP8_PER_CHANNEL_PER_TOKEN": "FP8"}
+
+
 def _modelopt(algorithm: str) -> ExpertsFormat:
-    return format_named("modelopt-" + algorithm.lower().replace("_", "-")) if algorithm else BF16
+    name = _SAME_ALGORITHM.get(algorithm, algorithm)
+    return format_named("modelopt-" + name.lower().replace("_", "-")) if name else BF16
 
 
 def fp8_reader(section: Described, expert_dtype: str = "") -> Reader:
@@ -122,7 +127,7 @@ def _flat(section: Described) -> tuple[str, ...]:
 
 
 def awq_reader(section: Described) -> Reader:
-    """AWQ: a list of modules left out. Its zero points make even a scale per channel no plain int4."""
+    """AWQ: a list of modules left out. Zero points make even a scale per channel no INT4 matrix, but an INT8 one."""
     grouped = section.whole("q_group_size", "group_size", default=128) > 0
     return everything_as(format_named("awq-int4-group" if grouped else "awq-int4"), section, "modules_to_not_convert")
 
@@ -166,8 +171,10 @@ def _auto_round(section: Described) -> ExpertsFormat:
 
 
 def _integer(tool: str, section: Described) -> ExpertsFormat:
-    exact = section.whole("group_size", default=-1) <= 0 and section.values.get("sym", True) is not False
-    return format_named(f"{tool}-int{section.whole('bits', default=4)}" + ("" if exact else "-group"))
+    bits, zeros = section.whole("bits", default=4), section.values.get("sym", True) is False
+    # Codes of 8 bits minus a zero point may need 9: no exact place for sure.
+    in_groups = section.whole("group_size", default=-1) > 0 or (zeros and bits != 4)
+    return format_named(f"{tool}-int{bits}" + ("-group" if in_groups else "-zeros" if zeros else ""))
 
 
 def _over(section: Described, own: Described) -> Described:
@@ -180,16 +187,24 @@ def _as_regex(key: str) -> str:
     return f"re:{key}" if any(sign in key for sign in "*\\[(|") else key
 
 
+_MS_WEIGHTS = ("weight", "weight_packed")
+"""The tensor of a projection that has its type: W4A16 packs codes as compressed-tensors does."""
+
+
 def msmodelslim_reader(description: Mapping[str, Any]) -> Reader:
-    """msModelSlim: a flat file that gives the type of every tensor; what it does not list is FLOAT."""
+    """msModelSlim: a flat file that gives the type of every tensor; what it does not list is FLOAT.
+
+    Keys of other things (`model_quant_type`, which may say another type than the experts', a KV cache's scales, a
+    rotation that is folded into the weights) say nothing of the experts.
+    """
     # The file's version tells how int4 codes are packed; without it, or with another, one code fills a byte.
     old = str(description.get("version", "")) != "1.0.0"
 
     def read(names: Names) -> ExpertsFormat:
-        name = next((name for name in names if f"{name}.weight" in description), None)
-        kind = "FLOAT" if name is None else str(description[f"{name}.weight"])
-        if kind == "FLOAT":
+        listed = listed_as(description, names)
+        if listed is None or description[listed] == "FLOAT":
             return BF16
+        kind, name = str(description[listed]), listed.rpartition(".")[0]
         form = "msmodelslim-" + kind.lower().replace("_", "-")
         if kind == "W4A8_DYNAMIC":
             form += "-old" if old else ""
@@ -197,6 +212,12 @@ def msmodelslim_reader(description: Mapping[str, Any]) -> Reader:
         return format_named(form)
 
     return read
+
+
+def listed_as(description: Mapping[str, Any], names: Names) -> str | None:
+    """The key of msModelSlim's description that has a projection's type; None where it does not list the projection."""
+    keys = (f"{name}.{weight}" for name in names for weight in _MS_WEIGHTS)
+    return next((key for key in keys if key in description), None)
 
 
 def quark_reader(section: Described) -> Reader:

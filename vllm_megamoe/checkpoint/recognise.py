@@ -13,7 +13,8 @@ from vllm_megamoe.checkpoint.compressed_tensors import compressed_tensors_reader
 from vllm_megamoe.checkpoint.described import Described
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, Unknown, one_format
 from vllm_megamoe.checkpoint.names import names_of, projections_of, within_layer
-from vllm_megamoe.checkpoint.readers import Reader
+from vllm_megamoe.checkpoint.readers import Reader, listed_as
+from vllm_megamoe.errors import ConfigError
 
 MSMODELSLIM_FILES = ("quant_model_description.json", "quant_model_description_w8a8_dynamic.json")
 MODELOPT_FILE = "hf_quant_config.json"
@@ -42,6 +43,8 @@ _METHODS: dict[str, Callable[[Described], Reader]] = {
     "quark": readers.quark_reader,
 }
 _FP8 = ("fp8", "deepseek_v4_fp8")
+_MSMODELSLIMS_OWN = ("ascend", "msmodelslim", "megamoe")
+"""Words of a section that stand beside msModelSlim's description without another meaning: vllm-ascend's name of it."""
 
 
 class FormatOf(Protocol):
@@ -124,18 +127,41 @@ def formats_of(config: Mapping[str, Any], side_files: SideFiles | None = None) -
 def make_reader(section: Section | None, side_files: SideFiles | None, expert_dtype: str = "") -> Reader:
     """The reader of the file that counts: msModelSlim's, else config.json's section, else ModelOpt's, else BF16.
 
+    ModelOpt's file beside a section says the same or less: vLLM reads the section alone then.
+
     Raises:
-        ConfigError: a value is not what its key promises.
+        ConfigError: a value is not what its key promises, or two tools describe the same weights.
     """
     files = side_files or {}
-    for name in MSMODELSLIM_FILES:
-        if files.get(name):
-            return readers.msmodelslim_reader(files[name])
+    if description := described_by_msmodelslim(files, section):
+        return readers.msmodelslim_reader(description)
     if section:
         return _of_section(Described(section, "config.json: quantization_config"), expert_dtype)
     if files.get(MODELOPT_FILE):
         return readers.modelopt_reader(Described(files[MODELOPT_FILE], MODELOPT_FILE))
     return lambda names: BF16
+
+
+def described_by_msmodelslim(files: SideFiles, section: Section | None = None) -> Mapping[str, Any]:
+    """msModelSlim's description of every tensor, empty where there is none.
+
+    The tool writes one file and takes the section out of config.json. A second description is of other weights; its
+    own word in a section (`ascend`) is none.
+
+    Raises:
+        ConfigError: two descriptions, with the name of both.
+    """
+    found = {name: files[name] for name in MSMODELSLIM_FILES if files.get(name)}
+    method = str((section or {}).get("quant_method") or "").lower()
+    both = [name for i, name in enumerate(found) if i == 0 or found[name] != next(iter(found.values()))]
+    if found and section and method not in _MSMODELSLIMS_OWN:
+        both.append(f"config.json: quantization_config (quant_method {method or 'not named'!r})")
+    if len(both) > 1:
+        raise ConfigError(
+            f"the quantisation is described twice, by {' and by '.join(both)}; expected one description. Delete the "
+            "one that is of other weights."
+        )
+    return next(iter(found.values()), {})
 
 
 def _of_section(section: Described, expert_dtype: str) -> Reader:
@@ -151,6 +177,11 @@ def _of_section(section: Described, expert_dtype: str) -> Reader:
     if method.startswith("modelopt") or section.has("quant_algo") or section.has("quantization"):
         return readers.modelopt_reader(section)
     return readers.everything_as(Unknown(method or "an unnamed quantisation"), section, *readers.LEFT_OUT)
+
+
+def known_methods() -> tuple[str, ...]:
+    """Every word of `quant_method` that is read here, and msModelSlim's file, for a refusal."""
+    return (*sorted({*_METHODS, *_FP8, "modelopt"}), f"msModelSlim's {MSMODELSLIM_FILES[0]}")
 
 
 _EXPERT_NUMBER = re.compile(r"experts\\?\.(\d+)(?=\\?\.|$)")
@@ -191,6 +222,18 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
+def unlisted(config: Mapping[str, Any], side_files: SideFiles | None, prefix: str) -> bool:
+    """Whether a description that lists every tensor (msModelSlim's) has nothing of a layer's experts: they are BF16.
+
+    Args:
+        prefix: of the layer's experts, as vLLM calls it.
+    """
+    description = described_by_msmodelslim(side_files or {}, section_of(config))
+    number = _first([config.get("text_config") or {}, config], "num_hidden_layers")
+    projections = projections_of(prefix, [0], number if isinstance(number, int) else None)
+    return bool(description) and all(listed_as(description, names) is None for names in projections.values())
+
+
 def _first(parts: Sequence[Mapping[str, Any]], key: str) -> Any:
     return next((part[key] for part in parts if part.get(key)), None)
 
@@ -198,7 +241,7 @@ def _first(parts: Sequence[Mapping[str, Any]], key: str) -> Any:
 # How experts are called in checkpoints; used where the model's own names are not known yet.
 _STYLES = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "ffn.experts.0.w1", "moe.gate_proj")
 _PREFIXES = ("model.layers.{i}.", "model.language_model.layers.{i}.", "language_model.model.layers.{i}.", "layers.{i}.")
-_EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\..*\.weight$")
+_EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\..*\.weight(_packed)?$")
 
 
 def surely_quantised(
@@ -208,12 +251,11 @@ def surely_quantised(
 
     For a model whose own names are not known: it never rejects a checkpoint that may be fine.
     """
-    for file in MSMODELSLIM_FILES:
-        # This tool lists every tensor, so the experts name themselves.
-        described = (side_files or {}).get(file, {})
-        listed = [name.removesuffix(".weight") for name in described if _EXPERT_WEIGHT.search(name)]
-        if (form := experts_format(None, listed, {file: described})) != BF16:
-            return form
+    description = described_by_msmodelslim(side_files or {}, quantization_config)
+    # This tool lists every tensor, so the experts name themselves.
+    listed = [name.rpartition(".")[0] for name in description if _EXPERT_WEIGHT.search(name)]
+    if listed and (form := experts_format(None, listed, {MSMODELSLIM_FILES[0]: description})) != BF16:
+        return form
     read = make_reader(quantization_config, side_files)
     names = [f"{p}{e}".format(i=i) for p in _PREFIXES for e in _STYLES for i in range(max(num_layers, 1))]
     found = {name: read(names_of(name)) for name in names}

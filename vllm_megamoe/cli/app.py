@@ -10,6 +10,8 @@ from vllm_megamoe.cli.doctor_command import EPILOG as DOCTOR_EPILOG
 from vllm_megamoe.cli.doctor_command import doctor
 from vllm_megamoe.cli.plan_command import EPILOG as PLAN_EPILOG
 from vllm_megamoe.cli.plan_command import plan
+from vllm_megamoe.cli.show_command import EPILOG as SHOW_EPILOG
+from vllm_megamoe.cli.show_command import show
 from vllm_megamoe.errors import MegaMoeError
 
 NAME = "vllm-megamoe"
@@ -38,6 +40,7 @@ def _saying(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app.command(epilog=PLAN_EPILOG, no_args_is_help=True)(_saying(plan))
+app.command(epilog=SHOW_EPILOG, no_args_is_help=True)(_saying(show))
 app.command(epilog=DOCTOR_EPILOG)(_saying(doctor))
 
 

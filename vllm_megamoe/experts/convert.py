@@ -13,7 +13,7 @@ Every other pair is an error: it would round what was rounded before. At no time
 form between the first and the last.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 import torch
@@ -37,7 +37,6 @@ def convert(
     hidden: int | None = None,
     intermediate_hidden: int | None = None,
     stacked: bool = False,
-    in_place: bool = False,
 ) -> LayerOperands:
     """Operands of a use case.
 
@@ -47,8 +46,6 @@ def convert(
         hidden, intermediate_hidden: sizes of the operands, at least H and I; None for the experts' own. The rest is
             filled with zeros, which changes no result.
         stacked: one stack of all experts instead of a list with a tensor for each.
-        in_place: an operand with the same bytes as its source (A16W16, nothing padded) moves into the source's memory,
-            so that no second copy of a layer ever exists; the caller must drop its own view of the experts.
 
     Raises:
         ConfigError: these experts cannot become operands of the use case.
@@ -64,25 +61,40 @@ def convert(
                 "kind and size. Convert the experts of each layer by themselves."
             )
         for e in range(part.num_experts):
-            one = part.one(e)
-            target = to_kind(one, use_case)
-            target = target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
-            (operands,) = to_operands(target, use_case)
-            if in_place and target is one:
-                operands = replace(operands, l1=_settle(operands.l1, one.w13), l2=_settle(operands.l2, one.w2))
-            found.append(operands)
+            target = fitted(part.one(e), use_case, hidden, intermediate_hidden)
+            found += to_operands(target, use_case)
     if first is None or not found:
         raise LayoutError(f"no experts for {use_case}; expected at least one. Pass the layer's experts.")
+    columns = {field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)}
+    return as_layer(columns, use_case, target.hidden, target.intermediate)
+
+
+def fitted(experts: Experts, use_case: UseCase, hidden: int | None, intermediate_hidden: int | None) -> Experts:
+    """Experts of a use case's kind at these sizes, None for their own; the same object where nothing is to be done.
+
+    Raises:
+        ConfigError: no step leads there.
+        LayoutError: a size is smaller than their own.
+    """
+    target = to_kind(experts, use_case)
+    return target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
+
+
+def as_layer(
+    columns: Mapping[str, Weights | None], use_case: UseCase, hidden: int, intermediate_hidden: int
+) -> LayerOperands:
+    """The fields of ExpertOperands, each of all experts, with what a call and its buffer are told about them."""
     facts = USE_CASES[use_case]
     # Rows travel in the type of FP8 weights (op tiling arch35); the table has the one that BF16 becomes.
-    out = AclDtype.FLOAT8_E5M2.code if first.kind == "e5m2" else facts.dispatch_quant_out_dtype
+    weights = columns["l1"]
+    e5m2 = weights is not None and weights[0].dtype == torch.float8_e5m2
     return LayerOperands(
-        **{field.name: _column(found, field.name, stacked) for field in fields(ExpertOperands)},  # type: ignore[arg-type]
+        **columns,  # type: ignore[arg-type]
         use_case=use_case,
-        hidden=target.hidden,
-        intermediate_hidden=target.intermediate,
+        hidden=hidden,
+        intermediate_hidden=intermediate_hidden,
         dispatch_quant_mode=facts.dispatch_quant_mode,
-        dispatch_quant_out_dtype=out,
+        dispatch_quant_out_dtype=AclDtype.FLOAT8_E5M2.code if e5m2 else facts.dispatch_quant_out_dtype,
         weight_type=facts.weight_type,
     )
 
@@ -159,18 +171,6 @@ def in_halves(w13: Tensor) -> Tensor:
     return torch.cat([w13[..., 0::2, :], w13[..., 1::2, :]], dim=-2)
 
 
-def cut_mlp(w13: Tensor, w2: Tensor, pieces: int) -> DenseExperts:
-    """One MLP [2S, H], [H, S] -> `pieces` experts of width S / pieces whose outputs add up to its own.
-
-    Gate rows and up rows are cut separately. S must be a multiple of `pieces`.
-    """
-    hidden, width = w2.shape
-    narrow = width // pieces
-    gate_up = w13.view(2, pieces, narrow, hidden).transpose(0, 1)
-    down = w2.view(hidden, pieces, narrow).transpose(0, 1)
-    return DenseExperts(gate_up.reshape(pieces, 2 * narrow, hidden), down.contiguous())
-
-
 def _wider_codes(experts: Experts) -> Experts:
     assert isinstance(experts, IntExperts)
     return replace(experts, bits=8)
@@ -224,13 +224,6 @@ STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
     ("dense", "e4m3"): _to_mx("e4m3"),
     ("dense", "e2m1"): _to_mx("e2m1"),
 }
-
-
-def _settle(operand: Tensor, home: Tensor) -> Tensor:
-    """Put an operand into the memory that its source held: same bytes, other shape."""
-    place = home.view(operand.shape)
-    place.copy_(operand)
-    return place
 
 
 def _column(found: list[ExpertOperands], name: str, stacked: bool) -> Weights | None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vllm_megamoe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from vllm_megamoe.checkpoint.recognise import Section, SideFiles
+    from vllm_megamoe.experts.canonical import Experts
+    from vllm_megamoe.lanes.quant_config import MegaMoeConfig
     from vllm_megamoe.layer.rows import Seat
     from vllm_megamoe.plan.layer_plan import LayerPlan
     from vllm_megamoe.plan.options import Options
@@ -62,17 +63,23 @@ class Lane(Protocol):
             ConfigError: its experts are placed in another order than the operator takes them in.
         """
 
-    def linear_method(self, layer: Any) -> Any:
-        """The method of a layer that no quantisation names; None leaves the choice to vLLM."""
+    def inner_config(self, section: "Section | None", side_files: "SideFiles") -> Any:
+        """The config (vLLM's QuantizationConfig) of all layers without experts, from the checkpoint's config files.
 
-    def spare_fused(self, method: Any) -> Any:
-        """A linear's method, made to leave the weights as loaded if the linear turns out to be fused. None stays None.
-
-        Called while the model is built.
+        None where there is none.
         """
 
-    def take_shared(self, runner: Any, plan: "LayerPlan") -> "tuple[Tensor, Tensor]":
-        """The shared MLP of a runner, w13 [2S, H] gate rows first and w2 [H, S], whole on every rank.
+    def layer_method(self, layer: Any, prefix: str, config: "MegaMoeConfig") -> Any:
+        """The method of a layer without experts; None leaves the choice to vLLM. Called while the model is built.
+
+        A linear of a shared MLP that is fused must still have its numbers when `take_shared` comes for them.
+
+        Raises:
+            MegaMoeError: the layer's weights cannot be read.
+        """
+
+    def take_shared(self, runner: Any, plan: "LayerPlan") -> "Experts":
+        """The shared MLP of a runner as `plan.shared.pieces` experts, whole on every rank, as the checkpoint has it.
 
         From then on the runner's own path to it is off.
 

@@ -3,6 +3,7 @@
 An error in the process that the user started ends it through `sys.excepthook`, which prints our message in place of the
 traceback. One in an engine core or a worker is known to the user's process only as "see above"; such a process logs it
 through vLLM's loggers, where we take it down in a folder that the user's process has named and reads out when it ends.
+What it is logged with, and what fails because of it in the other processes, is a line each in place of a traceback.
 
 VLLM_LOGGING_LEVEL=DEBUG keeps every traceback.
 """
@@ -14,10 +15,12 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from vllm_megamoe.errors import MegaMoeError
 
@@ -37,7 +40,8 @@ def install() -> None:
         return
     logger = logging.getLogger("vllm")
     if not any(isinstance(handler, _TakeDown) for handler in logger.handlers):
-        logger.addHandler(_TakeDown(logging.ERROR))
+        logger.handlers.insert(0, _TakeDown(logging.ERROR))
+        traceback.print_exc = _print_exc(traceback.print_exc)
 
 
 def listen() -> None:
@@ -82,6 +86,23 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _said(error: BaseException) -> str:
+    """An exception without its traceback, and without the notes that vLLM's workers add of theirs."""
+    return str(error) if isinstance(error, MegaMoeError) else f"{type(error).__name__}: {error}"
+
+
+def _in_short(error: BaseException | None) -> bool:
+    """Whether an exception is ours or comes of one that was taken down, and nobody has asked for tracebacks."""
+    if error is None or _wants_tracebacks():
+        return False
+    folder = _folder()
+    return ours(error) is not None or (folder is not None and folder.is_dir())
+
+
+def _wants_tracebacks() -> bool:
+    return os.environ.get(_LEVEL, "").upper() == "DEBUG"
+
+
 class _Hook:
     """`sys.excepthook`, around the one that stood there before."""
 
@@ -89,22 +110,42 @@ class _Hook:
         self.before = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        message = ours(error)
-        if message is not error or os.environ.get(_LEVEL, "").upper() == "DEBUG":
+        message, folder = ours(error), _folder()
+        if _wants_tracebacks() or (message is not error and (folder is None or not folder.is_dir())):
             self.before(kind, error, where)
+        elif message is not error:
+            print(_said(error), file=sys.stderr, flush=True)
         if message is not None:
             print(message, file=sys.stderr, flush=True)
 
 
 class _TakeDown(logging.Handler):
-    """Writes our errors among the exceptions that vLLM logs in this process; the first one counts."""
+    """Writes our errors among the exceptions that vLLM logs in this process; the first one counts.
+
+    It stands before vLLM's own handlers and leaves them the sentence in place of the traceback.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        error = ours(record.exc_info[1]) if record.exc_info else None
-        folder = _folder()
-        if error is None or folder is None:
-            return
-        folder.mkdir(mode=0o700, exist_ok=True)
-        note = folder / f"{os.getpid()}.txt"
-        if not note.exists():
-            note.write_text(str(error), encoding="utf-8")
+        error = record.exc_info[1] if record.exc_info else None
+        message, folder = ours(error), _folder()
+        if message is not None and folder is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            note = folder / f"{os.getpid()}.txt"
+            if not note.exists():
+                note.write_text(str(message), encoding="utf-8")
+        if error is not None and _in_short(error):
+            record.msg, record.args = f"{record.getMessage()} {_said(message or error)}", None
+            record.exc_info = record.exc_text = None
+
+
+def _print_exc(before: Callable[..., None]) -> Callable[..., None]:
+    """`traceback.print_exc`, with which multiprocessing shows what a process has died of."""
+
+    def print_exc(*args: Any, **options: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and _in_short(error):
+            print(_said(ours(error) or error), file=sys.stderr, flush=True)
+        else:
+            before(*args, **options)
+
+    return print_exc

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.checkpoint.stored.table import stored_of
+from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes import Lane, running_lane
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
@@ -39,10 +40,7 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
     lane.start(get_current_vllm_config())
     if isinstance(layer, RoutedExperts):
         return _moe_method(layer, config, lane)
-    inner = config.inner
-    method = lane.linear_method(layer) if inner is None else inner.get_quant_method(layer, prefix)
-    # It may turn out to be part of a shared MLP that is fused.
-    return lane.spare_fused(method)
+    return lane.layer_method(layer, prefix, config)
 
 
 def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
@@ -50,7 +48,8 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
     plan = live.confirmed()
     state.set_finder(_find)
-    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, lane.read_seat(layer), live)
+    stored = stored_of(plan.facts.experts_format.name, config.section)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer), live)
     return method
 
 
@@ -98,7 +97,7 @@ class LiveLayer:
     def whole_plan(self) -> LayerPlan:
         return self.confirmed(self._runner())
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
+    def take_shared(self, plan: LayerPlan) -> Experts:
         return self.lane.take_shared(self._runner(), plan)
 
     def _runner(self) -> Any:
@@ -110,6 +109,12 @@ class LiveLayer:
 
 
 def _find(layer_name: str) -> LayerState:
-    """The state of a layer in the engine whose forward pass is running."""
-    found: LayerState = get_forward_context().no_compile_layers[layer_name].routed_experts.mega_moe
+    """The state of a layer in the engine whose forward pass is running.
+
+    Raises:
+        CheckpointError: an expert was loaded again in part.
+    """
+    experts = get_forward_context().no_compile_layers[layer_name].routed_experts
+    experts.mega_moe_experts.settle()
+    found: LayerState = experts.mega_moe
     return found

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from torch import Tensor
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.config import (
     FUSED_MOE_UNQUANTIZED_CONFIG,
     FusedMoEConfig,
@@ -18,18 +19,23 @@ from vllm.model_executor.layers.fused_moe.config import (
 )
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
-from vllm.model_executor.utils import set_weight_attrs
 
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.checkpoint.stored.part import Stored
+from vllm_megamoe.checkpoint.stream import ExpertStream
+from vllm_megamoe.experts.canonical import Experts
+from vllm_megamoe.lanes.expert_loading import own_experts, projections, register_parts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.load_report import REPORT
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import convert_routed, convert_shared
+from vllm_megamoe.layer.weights import RoutedWeights, convert_shared
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 logger = logging.getLogger(__name__)
+
+_WHOLE_FILES = frozenset({"auto", "hf", "safetensors", "pt", "npcache", "mistral", "dummy"})
+"""Load formats whose tensors are memory of their own or pages of a file, and stay as they are while a model loads."""
 
 
 class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
@@ -98,8 +104,8 @@ class Surroundings(Protocol):
             ConfigError: they differ.
         """
 
-    def take_shared(self, plan: LayerPlan) -> tuple[Tensor, Tensor]:
-        """The shared MLP's w13 [2S, H] and w2 [H, S], whole on every rank; vLLM's own path is off from then on."""
+    def take_shared(self, plan: LayerPlan) -> Experts:
+        """The shared MLP as `plan.shared.pieces` experts, whole on every rank; vLLM's own path is off from then on."""
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -111,16 +117,21 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         moe: vLLM's configuration of the layer.
         plan: the layer's, confirmed for the routed experts alone: vLLM asks for a method before the layer's shared
             experts are at hand.
+        stored: how the checkpoint stores the routed experts.
         seat: the layer's communicator.
         surroundings: where the rest of the layer comes from, once it is there.
     """
 
-    def __init__(self, moe: FusedMoEConfig, plan: LayerPlan, seat: Seat, surroundings: Surroundings) -> None:
+    def __init__(
+        self, moe: FusedMoEConfig, plan: LayerPlan, stored: Stored, seat: Seat, surroundings: Surroundings
+    ) -> None:
         super().__init__(moe)
         self.plan = plan
         self.seat = seat
         self.surroundings = surroundings
+        self.stored = stored
         self._is_whole = False
+        self._weights: RoutedWeights | None = None
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
 
@@ -149,31 +160,48 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         params_dtype: torch.dtype,
         **extra_weight_attrs: Any,
     ) -> None:
-        """Register `w13_weight` [E, 2I, H] and `w2_weight` [E, H, I], which vLLM's loaders of every name style fill."""
-        shapes = {
-            "w13_weight": (num_experts, 2 * intermediate_size_per_partition, hidden_size),
-            "w2_weight": (num_experts, hidden_size, intermediate_size_per_partition),
-        }
-        for name, shape in shapes.items():
-            weight = torch.nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
-            layer.register_parameter(name, weight)
-            set_weight_attrs(weight, extra_weight_attrs)
+        """Register a parameter without numbers for each part of the format; experts are converted as they arrive."""
+        self._kept_in = params_dtype, torch.empty(0).device
+        load_format = get_current_vllm_config().load_config.load_format
+        self._dummy = load_format == "dummy"
+        layer.mega_moe_experts = ExpertStream(
+            layer.layer_name,
+            self.stored,
+            hidden_size,
+            intermediate_size_per_partition,
+            own_experts(layer),
+            projections(layer),
+            finish=lambda slot, experts: self._routed().put(slot, experts),
+        )
+        layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
+        register_parts(layer, self.stored)
+
+    def _routed(self) -> RoutedWeights:
+        """Made with the first expert: only then is the layer's plan confirmed as a whole."""
+        if self._weights is None:
+            self._weights = RoutedWeights(self.complete_plan(), *self._kept_in)
+        return self._weights
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Turn the loaded weights into operands and make the buffer. Runs on all ranks, layer by layer, once."""
+        """See that all experts have come and make the buffer. Runs on all ranks, layer by layer.
+
+        When weights are loaded again it has nothing more to do: they went into the operands that are there.
+
+        Raises:
+            CheckpointError: an expert lacks tensors.
+        """
+        stream: ExpertStream = layer.mega_moe_experts
+        if self._dummy and not stream.started:
+            self._routed().fill_dummy()
+            stream.skip_first()
+        stream.settle()
         if hasattr(layer, "mega_moe"):
-            raise ConfigError(
-                f"{layer.layer_name}: weights were loaded a second time, but the operator's operands replaced the "
-                "parameters. Restart the engine to load other weights."
-            )
+            return
+        # Whoever loads again gives tensors from buffers of his own.
+        stream.copies = True
         plan, name = self.complete_plan(), layer.layer_name
-        w13, w2 = layer.w13_weight.data, layer.w2_weight.data
-        operands = convert_routed(w13, w2, plan)
-        del w13, w2
-        for parameter in ("w13_weight", "w2_weight"):
-            empty = torch.empty(0, dtype=getattr(layer, parameter).dtype)
-            setattr(layer, parameter, torch.nn.Parameter(empty, requires_grad=False))
-        shared = convert_shared(*self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
+        operands = self._routed().operands()
+        shared = convert_shared(self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer

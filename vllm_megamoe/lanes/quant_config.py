@@ -4,6 +4,10 @@ VllmConfig holds one instance per engine and pickles it to engine core and worke
 engine's plan to them. A draft model with a quantisation of its own gets another instance, without a plan.
 """
 
+import copy
+import functools
+import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +17,12 @@ from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.lanes import running_lane
 
 if TYPE_CHECKING:
     from vllm_megamoe.lanes.carried import Carried
+
+logger = logging.getLogger(__name__)
 
 NAME = "megamoe"
 _KEYS = {"quant_method"}
@@ -30,15 +37,12 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
     Attributes:
         section: as given.
         side_files: the checkpoint's files beside config.json that describe a quantisation, by name.
-        inner: the config of all layers without experts, None where the checkpoint has no quantisation of its own.
         carried: the engine's plan, None until the config stage has made it.
     """
 
     def __init__(self, section: dict[str, Any] | None = None) -> None:
         self.section = section
         self.side_files: dict[str, dict[str, Any]] = {}
-        foreign = section is not None and section.get("quant_method") != NAME
-        self.inner: QuantizationConfig | None = make_inner(dict(section or {})) if foreign else None
         self.carried: Carried | None = None
         super().__init__()
 
@@ -76,9 +80,26 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return NAME if user_quant == NAME else None
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: str | None = None) -> None:
+        """Read the side files; with them the lane makes the inner config. vLLM calls this before it asks anything."""
         self.side_files = read_side_files(model_name, revision)
         if self.inner is not None:
             self.inner.maybe_update_config(model_name, hf_config=hf_config, revision=revision)
+
+    @functools.cached_property
+    def inner(self) -> QuantizationConfig | None:
+        """vLLM's or the lane's config of all layers without experts.
+
+        None where the checkpoint has no quantisation of its own, or none that a class reads; and on a platform without
+        a lane, which the start-up refuses with all else that is wrong.
+        """
+        try:
+            lane = running_lane()
+        except ConfigError:
+            return None
+        made: QuantizationConfig | None = lane.inner_config(self.section, self.side_files)
+        if made is not None:
+            made.packed_modules_mapping = self._packed_modules_mapping
+        return made
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
         if self.inner is not None:
@@ -92,8 +113,26 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
     @packed_modules_mapping.setter
     def packed_modules_mapping(self, mapping: dict[str, list[str]]) -> None:
         self._packed_modules_mapping = mapping
-        if self.inner is not None:
-            self.inner.packed_modules_mapping = mapping
+        # The base class sets it before the files are read that the inner config is made from.
+        made = self.__dict__.get("inner")
+        if made is not None:
+            made.packed_modules_mapping = mapping
+
+    def get_cache_scale_mapper(self) -> Any:
+        """New names of the scales of a quantised KV cache; vLLM applies it to every name of the checkpoint."""
+        return (QuantizationConfig if self.inner is None else self.inner).get_cache_scale_mapper()
+
+    def get_checkpoint_weight_mapper(self) -> Any:
+        """No tensor is left out: vLLM's default drops every `g_idx`, which tells the group of each input (GPTQ)."""
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        return WeightsMapper()
+
+    @property
+    def _ignore_unexpected_suffixes(self) -> tuple[str, ...]:
+        """Tensors that vLLM drops where the model has no place for them: its own linears have none for `g_idx`."""
+        inner = QuantizationConfig if self.inner is None else self.inner
+        return (*inner._ignore_unexpected_suffixes, ".g_idx")
 
     def get_quant_method(
         self, layer: torch.nn.Module, prefix: str, tid2eid: torch.Tensor | None = None
@@ -106,17 +145,26 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return model_layers.method_of(layer, prefix, self)
 
 
-def make_inner(section: dict[str, Any]) -> QuantizationConfig:
-    """Build the config class that vLLM itself would choose for this `quantization_config`, the flag apart."""
-    method = str(section.get("quant_method", ""))
-    for name in QUANTIZATION_METHODS:
-        if name == NAME:
-            continue
-        override = get_quantization_config(name).override_quantization_method(section, None)
-        if override is not None:
-            method = override
-            break
-    return get_quantization_config(method).from_config(section)
+def vllms_config(section: Mapping[str, Any] | None) -> QuantizationConfig | None:
+    """The config that vLLM itself would make of this `quantization_config`, the flag apart.
+
+    None where it has no such method, or refuses the checkpoint (its classes are made for other platforms); the log says
+    why.
+    """
+    method = str((section or {}).get("quant_method") or "")
+    if not section or method == NAME:
+        return None
+    try:
+        for name in QUANTIZATION_METHODS:
+            taken = name != NAME and get_quantization_config(name).override_quantization_method(dict(section), None)
+            if taken:
+                method = taken
+                break
+        # Some of vLLM's classes change what they are given.
+        return get_quantization_config(method).from_config(copy.deepcopy(dict(section)))
+    except Exception as error:  # any class may refuse in its own way, and layers without experts can do without it
+        logger.warning("megamoe: vLLM refuses quantization_config with quant_method %r: %s", method, error)
+        return None
 
 
 def read_side_files(model: str, revision: str | None) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ draft models and parts of a model; there the plan is at hand already.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vllm.config import get_current_vllm_config_or_none
@@ -20,6 +21,7 @@ from vllm_megamoe.lanes import Lane, last_words, running_lane, working
 from vllm_megamoe.lanes.carried import Carried
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.folder import survey_problems
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
@@ -82,8 +84,9 @@ def before_platform(vllm_config: Any) -> None:
     facts = read_served(vllm_config)
     for note in facts.notes:
         logger.info("megamoe: %s", note)
-    plan = make_plan(engine, facts.layers, options, wrong)
     speculation = read_speculation(vllm_config.speculative_config)
+    wrong += read_headers_of(vllm_config, facts, speculation)
+    plan = make_plan(engine, facts.layers, options, wrong)
     own_drafts = speculation is not None and speculation.draft is not None
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:
@@ -201,6 +204,21 @@ def read_served(vllm_config: Any) -> ModelFacts:
     config = vllm_config.model_config.hf_config.to_dict()
     speculative = read_speculation(vllm_config.speculative_config)
     return read_model(config, vllm_config.quant_config.side_files, speculative=speculative)
+
+
+def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[str]:
+    """What is malformed in the files of a local folder, from headers alone; a hub's files may not be here yet."""
+    model = vllm_config.model_config
+    if vllm_config.load_config.load_format == "dummy":
+        return []
+    folder = Path(model.model)
+    if not folder.is_dir():
+        logger.info("megamoe: the files of %s are looked at when they are loaded: no folder of that name", model.model)
+        return []
+    own_drafts = speculation is not None and speculation.draft is None
+    layers = [layer for layer in facts.layers if own_drafts or not layer.draft]
+    config = model.hf_config.to_dict()
+    return survey_problems(folder, config, vllm_config.quant_config.side_files, layers, facts.num_layers)
 
 
 def read_speculation(config: Any) -> Speculation | None:

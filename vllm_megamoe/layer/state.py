@@ -180,9 +180,16 @@ def set_finder(find: Callable[[str], LayerState]) -> None:
 
 @torch.library.custom_op("vllm_megamoe::moe_layer", mutates_args=())
 def moe_layer(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, layer_name: str) -> Tensor:
-    """x [T, H], topk_ids [T, K], topk_weights [T, K] -> y [T, H], complete on every rank that brought these rows."""
+    """x [T, H], topk_ids [T, K], topk_weights [T, K] -> y [T, H], complete on every rank that brought these rows.
+
+    Raises:
+        OperatorError: no engine with MoE layers runs in this process; see `LayerState.run` too.
+    """
     if _find is None:
-        raise RuntimeError("vllm_megamoe.plugin.register() has not run in this process")
+        raise OperatorError(
+            f"moe_layer: no layer {layer_name!r}, because no MoE layer was built in this process; expected a running "
+            "engine. Serve the model with --quantization megamoe, or call vllm_megamoe.ops.mega_moe."
+        )
     return _find(layer_name).run(x, topk_ids, topk_weights)
 
 

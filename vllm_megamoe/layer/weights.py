@@ -1,56 +1,98 @@
-"""A layer's loaded BF16 weights as operands, as its plan says: routed experts, and a shared MLP cut to their width."""
+"""A layer's experts as operands, as its plan says: routed ones as they arrive, a shared MLP cut to their width."""
 
+from dataclasses import fields, replace
+
+import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.experts.canonical import DenseExperts
-from vllm_megamoe.experts.convert import convert, cut_mlp, in_halves
+from vllm_megamoe.experts.canonical import DenseExperts, Experts
+from vllm_megamoe.experts.convert import convert, in_halves
 from vllm_megamoe.experts.operands import LayerOperands
+from vllm_megamoe.experts.slots import Slots
 from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.profiles.use_cases import UseCase
 
 
-def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
-    """w13 [E, 2I, H] and w2 [E, H, I] as loaded -> operands.
-
-    The weights are used up: operands may lie in their memory, rows may have been put in order. A quantised or padded
-    operand has memory of its own; the caller drops its view of the weights, which are then freed.
-    """
-    if plan.facts.gate_up_interleaved:
-        for gate_up in w13:
-            gate_up.copy_(in_halves(gate_up))
-    return _operands(plan, DenseExperts(w13, w2))
-
-
-def convert_shared(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
-    """The whole, unsharded MLP into `plan.shared.pieces` shared experts; the weights are left as they are.
-
-    Every rank holds all of it, because each computes its own rows.
+class RoutedWeights:
+    """The routed experts of a layer on this rank: canonical ones go in, operands come out.
 
     Args:
-        w13: [2S, H], gate rows first.
-        w2: [H, S].
-        plan: of the layer; S must be `pieces` times the routed width.
+        plan: of the layer.
+        dtype: the model's, which unquantised weights are rounded to as vLLM rounds every weight that it loads.
+        device: where the operands are.
+    """
+
+    def __init__(self, plan: LayerPlan, dtype: torch.dtype, device: torch.device) -> None:
+        self._plan, self._dtype, self._device = plan, dtype, device
+        sizes = plan.padding
+        self._slots = Slots(
+            plan.use_case,
+            plan.experts_per_rank,
+            hidden=sizes.hidden,
+            intermediate_hidden=sizes.intermediate_hidden,
+            stacked=plan.stacked,
+        )
+
+    def put(self, slot: int, experts: Experts) -> None:
+        """One expert: its operands are made, or overwritten in the memory that they have."""
+        experts = _on_device(experts, self._device)
+        if isinstance(experts, DenseExperts) and self._plan.use_case is UseCase.A16W16:
+            experts = DenseExperts(experts.w13.to(self._dtype), experts.w2.to(self._dtype))
+        if self._plan.facts.gate_up_interleaved:
+            experts = _deinterleaved(experts, self._plan.facts.name)
+        self._slots.put(slot, experts)
+
+    def fill_dummy(self) -> None:
+        """Small random numbers, the same expert in every slot: what vLLM's `--load-format dummy` does to weights."""
+        sizes, generator = self._plan.padding, torch.Generator().manual_seed(0)
+        shapes = (1, 2 * sizes.intermediate_was, sizes.hidden_was), (1, sizes.hidden_was, sizes.intermediate_was)
+        weights = [torch.empty(shape).uniform_(-1e-3, 1e-3, generator=generator).to(self._dtype) for shape in shapes]
+        self._slots.fill(DenseExperts(*weights))
+
+    def operands(self) -> LayerOperands:
+        """Of all experts.
+
+        Raises:
+            LayoutError: one is missing.
+        """
+        return self._slots.operands()
+
+
+def _on_device(experts: Experts, device: torch.device) -> Experts:
+    """The same object where it is there already."""
+    moved = {f.name: value.to(device) for f in fields(experts) if isinstance(value := getattr(experts, f.name), Tensor)}
+    if all(moved[name] is getattr(experts, name) for name in moved):
+        return experts
+    return replace(experts, **moved)  # type: ignore[arg-type]
+
+
+def _deinterleaved(experts: Experts, name: str) -> DenseExperts:
+    if not isinstance(experts, DenseExperts):
+        raise ConfigError(
+            f"{name}: gate and up rows alternate in {experts.kind} experts; expected that of BF16 experts alone. Use "
+            "the BF16 checkpoint of this model."
+        )
+    return replace(experts, w13=in_halves(experts.w13))
+
+
+def convert_shared(experts: Experts, plan: LayerPlan) -> LayerOperands:
+    """The shared MLP, cut to the routed width, into operands. Every rank holds all of it: each computes its own rows.
 
     Raises:
         ConfigError: the loaded MLP is not what the plan was made for.
     """
-    pieces = plan.shared.pieces
-    got, expected = (w2.shape[1], w2.shape[0]), (pieces * plan.padding.intermediate_was, plan.padding.hidden_was)
-    if got != expected or w13.shape != (2 * w2.shape[1], w2.shape[0]):
+    got = (experts.num_experts, experts.intermediate, experts.hidden)
+    expected = (plan.shared.pieces, plan.padding.intermediate_was, plan.padding.hidden_was)
+    if got != expected:
         raise ConfigError(
-            f"{plan.facts.name}: the shared experts have weights {list(w13.shape)} and {list(w2.shape)}; the plan "
-            f"expected {pieces} of width {plan.padding.intermediate_was} on rows of {plan.padding.hidden_was}. Set "
-            '"fuse_shared_experts": "off".'
+            f"{plan.facts.name}: the shared experts are {got[0]} of width {got[1]} on rows of {got[2]}; the plan "
+            f'expected {expected[0]} of width {expected[1]} on rows of {expected[2]}. Set "fuse_shared_experts": "off".'
         )
-    return _operands(plan, cut_mlp(w13, w2, pieces))
-
-
-def _operands(plan: LayerPlan, experts: DenseExperts) -> LayerOperands:
     return convert(
         experts,
         plan.use_case,
         hidden=plan.padding.hidden,
         intermediate_hidden=plan.padding.intermediate_hidden,
         stacked=plan.stacked,
-        in_place=True,
     )

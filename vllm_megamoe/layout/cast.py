@@ -49,7 +49,7 @@ def _torch_npu() -> Any:
 
 
 def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
-    """Cast on the device.
+    """Cast on the device; of FP4, two in a byte, FRACTAL_NZ_C0_16 as well.
 
     Raises:
         LayoutError: the tensor is in another format afterwards.
@@ -57,7 +57,16 @@ def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
     torch_npu = _torch_npu()
     # Builds whose default is off cast to an internal format without doing anything (torch_api.txt sets it as well).
     torch_npu.npu.config.allow_internal_format = True
-    cast: Tensor = torch_npu.npu_format_cast(tensor, int(fmt))
+    target, types = fmt, {}
+    if fmt is AclFormat.FRACTAL_NZ_C0_16:
+        # The device casts to FRACTAL_NZ alone; narrow blocks follow from the types: 32 B of FP8 are 32 elements of FP4,
+        # which torch_npu reports as 16 bytes (operator's mega_moe.md, A8W4 example).
+        target, types = AclFormat.FRACTAL_NZ, {"customize_dtype": torch.float8_e4m3fn}
+        types["input_dtype"] = torch_npu.float4_e2m1fn_x2
+    # A view keeps its storage's first shape, and torch_npu leaves such a tensor in ND without a word
+    # (FormatCastKernelNpu.cpp, ShouldFallbackNzToNd).
+    own = tensor.clone(memory_format=torch.contiguous_format) if target is AclFormat.FRACTAL_NZ else tensor
+    cast: Tensor = torch_npu.npu_format_cast(own, int(target), **types)
     found = npu_format_of(cast)
     if found is not fmt:
         raise LayoutError(
@@ -135,6 +144,14 @@ def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
     if isinstance(first, FormattedTensor):
         return FormattedTensor(stacked, format_of(first), [len(tensors), *first.shape])
     return stacked
+
+
+def empty_stack(first: Tensor, count: int) -> Tensor:
+    """Room for `count` matrices like this one, [count, R, C] in its format; its matrices are filled with copy_."""
+    if isinstance(first, FormattedTensor):
+        return FormattedTensor(empty_stack(inner(first), count), format_of(first), [count, *first.shape])
+    made = torch.empty((count, *first.shape), dtype=first.dtype, device=first.device)
+    return made if format_of(first) == AclFormat.ND else format_cast(made, format_of(first))
 
 
 def _known(fmt: AclFormat | int) -> AclFormat:

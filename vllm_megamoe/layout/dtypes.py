@@ -54,3 +54,9 @@ def _wrong(where: str, value: object) -> str:
 def dtype_of(value: torch.dtype) -> AclDtype | None:
     """The element type of a tensor's dtype, None where the operator has none."""
     return _OF_TORCH.get(value)
+
+
+def dtype_name(value: torch.dtype) -> str:
+    """ACL's name of a tensor's dtype, torch's own in capitals where the operator has none."""
+    found = dtype_of(value)
+    return str(value).removeprefix("torch.").upper() if found is None else found.name

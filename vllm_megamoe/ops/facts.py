@@ -1,13 +1,15 @@
-"""A call as plain facts, for the product's rules, and the sizes that no product takes otherwise.
+"""A call as plain facts, for the product's rules, and what no product takes otherwise: sizes, scales, biases.
 
 Both backends ask here: the twin before it computes, the CANN adapter before the package is called.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import MutableMapping, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.given import PACKED_FP4, Given, GivenWeights
@@ -18,6 +20,8 @@ from vllm_megamoe.profiles.rules import broken_by_buffer, broken_by_call
 
 _UNSCALED = ("BF16", "FLOAT")
 _TABLES = "operator_readme.txt, use case tables"
+_API = "torch_api.txt, constraints table"
+_LISTS = "operator_readme.txt, TensorList layouts"
 
 
 def weight_facts(l1: GivenWeights, l2: GivenWeights, hidden: int) -> WeightFacts:
@@ -121,6 +125,87 @@ def _check_matrix(weights: GivenWeights, hidden: int, k_first: str, k_last: str,
     if (outputs if takes else inputs) == hidden:
         remedy = f"These lie the other way round, {other}: pass weight.t().contiguous(), packed anew where it is 4-bit."
     raise rejection(weights.name, f"K={inputs}, N={outputs}", rule, _TABLES, remedy)
+
+
+_right: MutableMapping[Tensor, tuple[str, tuple["weakref.ref[Tensor]", ...]]] = WeakIdKeyDictionary()
+"""Weights whose sides were found right: their elements, and all tensors of the argument."""
+
+
+def check_sides(weights: GivenWeights) -> None:
+    """Reject weights, scales and biases that are strided, and sides that do not go with every one of the weights.
+
+    A2 and A3 look at the first scales' dimensions alone, and read missing channels from behind the tensor (op tiling
+    arch22). Each list is looked at once, not at every call.
+
+    Raises:
+        OperatorError: naming the list, what came, and its remedy.
+    """
+    tensors = (*weights.tensors, *weights.scales, *weights.biases)
+    element, held = _right.get(weights.tensors[0], ("", ()))
+    known = element == weights.element and len(held) == len(tensors)
+    if known and all(one() is tensor for one, tensor in zip(held, tensors, strict=True)):
+        return
+    for tensor in weights.tensors:
+        _check_contiguous(weights.name, tensor)
+    _check_scales(weights)
+    _check_biases(weights)
+    _right[weights.tensors[0]] = (weights.element, tuple(weakref.ref(tensor) for tensor in tensors))
+
+
+def _check_scales(weights: GivenWeights) -> None:
+    name, (inputs, outputs) = f"{weights.name}_sf", weights.inputs_outputs
+    if weights.element in _UNSCALED:
+        if weights.scales:
+            raise rejection(name, _count(weights.scales), "None for BF16 weights", _API, f"Drop {name}: pass None.")
+    elif weights.element in ("INT8", "INT4"):
+        remedy = "Take scale.view(torch.int32).to(torch.int64).view(torch.uint64) of the float32 scale."
+        _check_side(weights, name, weights.scales, (torch.uint64, torch.int64), (outputs,), remedy)
+    else:
+        remedy = "Pad the groups of 32 to an even number and take .view(torch.float8_e8m0fnu)."
+        shape = (outputs, -(-inputs // 64), 2)
+        _check_side(weights, name, weights.scales, (torch.float8_e8m0fnu, torch.uint8), shape, remedy)
+
+
+def _check_biases(weights: GivenWeights) -> None:
+    name, outputs = weights.name.replace("_weights", "_bias"), weights.inputs_outputs[1]
+    if weights.element == "INT4":
+        remedy = "Give 8 * sum over K of the weight's integers, times its scale, per output channel."
+        _check_side(weights, name, weights.biases, (torch.float32,), (outputs,), remedy)
+    elif weights.biases:
+        rule = "None unless the weights are INT4"
+        raise rejection(name, _count(weights.biases), rule, _API, f"Drop {name}: pass None.")
+
+
+def _check_side(
+    weights: GivenWeights,
+    name: str,
+    tensors: Sequence[Tensor],
+    dtypes: tuple[torch.dtype, ...],
+    shape: tuple[int, ...],
+    remedy: str,
+) -> None:
+    """A list that goes with the weights: same list layout, one entry of `shape` per expert."""
+    if weights.is_stacked:
+        shape = (weights.count, *shape)
+    if len(tensors) != len(weights.tensors):
+        rule = f"as many tensors as {weights.name}, {len(weights.tensors)}"
+        raise rejection(name, _count(tensors), rule, _LISTS, remedy)
+    for tensor in tensors:
+        if tensor.dtype not in dtypes:
+            raise rejection(f"{name}.dtype", tensor.dtype, dtypes[0], _API, remedy)
+        if tuple(tensor.shape) != shape:
+            raise rejection(f"{name}.shape", list(tensor.shape), list(shape), _API, remedy)
+        _check_contiguous(name, tensor)
+
+
+def _check_contiguous(name: str, tensor: Tensor) -> None:
+    """Weights, scales and biases must not be strided (torch_api.txt, constraints table)."""
+    if not tensor.is_contiguous():
+        raise rejection(f"{name}.stride()", tensor.stride(), "contiguous", _API, f"Pass {name} after .contiguous().")
+
+
+def _count(tensors: Sequence[Tensor]) -> str:
+    return f"{len(tensors)} tensors" if tensors else "None"
 
 
 def check_width(intermediate_hidden: int, width: int) -> None:

@@ -32,36 +32,56 @@ def decide(
     Returns:
         The plan; or every rule that is violated, with what could be planned all the same.
     """
-    engine = _as_it_must_run(engine)
+    engine = _as_it_must_run(engine, profile)
     found = rules.of_layer(engine, layer)
     ranks = _wrong_ranks(engine, layer, profile, legal_ranks)
     choice = choose_use_case(layer, profile, options, engine.dtype)
     activation = activation_of(layer, profile)
     if isinstance(choice, Rejected):
-        return choice.beside(found, ranks, activation)
+        others = _with_every_use_case(engine, layer, profile, options, legal_ranks)
+        return Rejected(*choice.violations, *others, draft=None) if others else choice.beside(found, ranks, activation)
     found += choice.wrong
     padded = plan_padding(layer, choice.use_case, profile, options)
     if isinstance(ranks, Rejected):
         return ranks.beside(found, activation, padded)
-    if isinstance(activation, Rejected):
-        return activation.beside(found, padded)
     if isinstance(padded, Rejected):
-        return padded.beside(found)
+        return padded.beside(found, activation)
     padding, unpaid = padded
     shared = plan_shared(layer, choice.use_case, profile, options)
     found += unpaid + _unfused(layer, shared, options)
-    plan, wrong = _plan(engine, layer, profile, options, choice, activation, shared, padding)
+    # With a refused activation the rest is judged as it will be with one that every product has.
+    judged = ActivationPlan("swiglu") if isinstance(activation, Rejected) else activation
+    plan, wrong = _plan(engine, layer, profile, options, choice, judged, shared, padding)
     found += wrong + _broken(engine, plan)
+    if isinstance(activation, Rejected):
+        return activation.beside(found)
     if not found:
         return plan
     first, *more = found
     return Rejected(first, *more, draft=plan)
 
 
-def _as_it_must_run(engine: EngineFacts) -> EngineFacts:
-    """Without expert parallelism nothing runs, and a rule says so: judge the rest as it will be with it."""
+def _as_it_must_run(engine: EngineFacts, profile: Profile) -> EngineFacts:
+    """Ranks without expert parallelism and rows that are not bfloat16 have rules of their own: judge the rest without.
+
+    Float32 rows are real in the twin alone.
+    """
     several = engine.tensor_parallel * engine.data_parallel > 1
-    return replace(engine, expert_parallel=True) if several else engine
+    dtype = engine.dtype if profile.product == "none" else "bfloat16"
+    return replace(engine, expert_parallel=several or engine.expert_parallel, dtype=dtype)
+
+
+def _with_every_use_case(
+    engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options, legal_ranks: Sequence[int]
+) -> list[Violation]:
+    """The rules that stay violated whichever of the profile's use cases is chosen in place of a refused one."""
+    found: list[tuple[Violation, ...]] = []
+    for case in sorted(limits_of(profile).use_cases.value):
+        chosen = options.model_copy(update={"use_case": case.value, "requant": "allow"})
+        if not isinstance(choose_use_case(layer, profile, chosen, engine.dtype), Rejected):
+            verdict = decide(engine, layer, profile, chosen, legal_ranks)
+            found.append(verdict.violations if isinstance(verdict, Rejected) else ())
+    return [violation for violation in found[0] if all(violation in other for other in found)] if found else []
 
 
 def _wrong_ranks(engine: EngineFacts, layer: MoeFacts, profile: Profile, legal: Sequence[int]) -> Rejected[None] | None:

@@ -29,7 +29,7 @@ class Device:
         self.profile = find_profile(name)
         self.communicators = Communicators(self.profile)
         self.modules: dict[str, ModuleType] = {
-            "torch_npu": make_small_torch_npu(),
+            "torch_npu": make_small_torch_npu(self.profile),
             "cann_ops_transformer.ops": make_operators(self.profile, self.communicators),
         }
 

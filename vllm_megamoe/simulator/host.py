@@ -14,7 +14,7 @@ from torch import Tensor
 from vllm_megamoe.acl import AclDtype, AclFormat, format_for_packed
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.cast import format_of
-from vllm_megamoe.layout.dtypes import dtype_of, normalise_dtype
+from vllm_megamoe.layout.dtypes import dtype_name, normalise_dtype
 from vllm_megamoe.ops.arguments import CALL, DtypeArgument
 from vllm_megamoe.profiles.facts import Broken, BufferFacts, CallFacts, WeightFacts
 from vllm_megamoe.profiles.profile import Profile
@@ -110,8 +110,8 @@ def call_facts(a: OperatorArguments) -> CallFacts:
         )
     return CallFacts(
         rows=a.x.shape[0],
-        x_dtype=_dtype_name(a.x.dtype),
-        topk_weights_dtype=_dtype_name(a.topk_weights.dtype),
+        x_dtype=dtype_name(a.x.dtype),
+        topk_weights_dtype=dtype_name(a.topk_weights.dtype),
         has_mask=a.x_active_mask is not None,
         routed=routed,
         shared=shared,
@@ -133,7 +133,7 @@ def type_name(value: DtypeArgument) -> str | None:
 
 def element_of(tensor: Tensor, declared: DtypeArgument) -> str:
     """ACL's name of a weight's elements: as declared, else by dtype; int32 carries INT4."""
-    return type_name(declared) or ("INT4" if tensor.dtype == torch.int32 else _dtype_name(tensor.dtype))
+    return type_name(declared) or ("INT4" if tensor.dtype == torch.int32 else dtype_name(tensor.dtype))
 
 
 def _weights(
@@ -152,7 +152,7 @@ def _weights(
     return WeightFacts(
         element1=element1,
         element2=element2,
-        carrier=_dtype_name(first.dtype),
+        carrier=dtype_name(first.dtype),
         format1=_format_name(first, element1),
         format2=_format_name(second, element2),
         stacked=stacked,
@@ -181,11 +181,6 @@ def _format_name(tensor: Tensor, element: str) -> str:
         except LayoutError as e:
             raise RuntimeError(str(e)) from e
     return found.name
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    found = dtype_of(dtype)
-    return str(dtype).removeprefix("torch.").upper() if found is None else found.name
 
 
 _ROWS_TYPES = (torch.bfloat16, torch.float16)

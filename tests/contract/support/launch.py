@@ -22,7 +22,7 @@ from vllm_megamoe.simulator.install import path_entry
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS, ROOT = HERE.parent, HERE.parents[1]
-STAND_INS = (HERE / "stand_ins" / "base", HERE / "stand_ins" / "operator")
+BASE, OPERATOR = (HERE / "stand_ins" / name for name in ("base", "operator"))
 RUN_LIMIT_S = 600.0
 
 # Variables of the caller's that would change what vLLM or the simulator do.
@@ -54,15 +54,24 @@ class Record:
 RECORD = Record()
 
 
-def environment(npu: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process with a simulated NPU, such as "a3@9.2"."""
-    path = os.pathsep.join([path_entry(), *map(str, STAND_INS), str(TESTS), str(ROOT)])
+def environment(npu: str, more: Mapping[str, str] | None = None, operator: Path = OPERATOR) -> dict[str, str]:
+    """The environment of a process with a simulated NPU, such as "a3@9.2".
+
+    Args:
+        npu: product and revision.
+        more: further variables.
+        operator: the folder that has the package `cann_ops_transformer`; nothing is written there.
+    """
+    path = os.pathsep.join([path_entry(), str(BASE), str(operator), str(TESTS), str(ROOT)])
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    return kept | _FIXED | {"PYTHONPATH": path, SIMULATED_NPU.name: npu} | dict(more or {})
+    fixed = _FIXED if operator == OPERATOR else _FIXED | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return kept | fixed | {"PYTHONPATH": path, SIMULATED_NPU.name: npu} | dict(more or {})
 
 
-def run(npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str] | None = None) -> dict[str, list[Any]]:
-    """Go through the scenes; return the answers of each scene, one a rank.
+def run(
+    npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str] | None = None, operator: Path = OPERATOR
+) -> dict[str, list[Any]]:
+    """Go through the scenes; return the answers of each scene, one a rank. Other arguments: see `environment`.
 
     Raises:
         RunError: a rank ended with an error or gave no answer in time.
@@ -70,7 +79,7 @@ def run(npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str]
     start = monotonic()
     with tempfile.TemporaryDirectory(prefix="contract-") as name:
         folder = Path(name)
-        processes = [_start(npu, scenes, rank, ranks, folder, more) for rank in range(ranks)]
+        processes = [_start(environment(npu, more, operator), scenes, rank, ranks, folder) for rank in range(ranks)]
         try:
             _wait(processes, folder)
         finally:
@@ -86,14 +95,14 @@ def run(npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str]
 
 
 def _start(
-    npu: str, scenes: Sequence[str], rank: int, ranks: int, folder: Path, more: Mapping[str, str] | None
+    variables: Mapping[str, str], scenes: Sequence[str], rank: int, ranks: int, folder: Path
 ) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "contract.support.rank", str(folder), str(rank), str(ranks), *scenes]
     with (folder / f"{rank}.log").open("wb") as log:
         return subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(npu, more),
+            env=dict(variables),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -68,6 +68,8 @@ class Family:
             "torch_dtype": "bfloat16",
             **(self.sizes or {}),
         }
+        if self.model_type == "qwen2_moe":
+            body["shared_expert_intermediate_size"] = shape.intermediate
         if drafts:
             body["num_nextn_predict_layers"] = drafts
         top = {"architectures": [self.architecture], "model_type": self.model_type}

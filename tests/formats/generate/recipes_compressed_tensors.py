@@ -23,7 +23,7 @@ COMPRESSED_TENSORS = (
     Recipe("ct-w4a16", "compressed-tensors-w4a16", integers.CT_W4A16, "hf", sections.CT_W4A16),
     Recipe(
         "ct-w4a16-asym",
-        "compressed-tensors-w4a16",
+        "compressed-tensors-w4a16-zeros",
         integers.CT_W4A16_ASYM,
         "hf",
         sections.CT_W4A16_ASYM,

@@ -34,6 +34,9 @@ class Mlp(nn.Module):
         same = {"bias": False, "disable_tp": whole, "quant_config": fused_config}
         self.gate_up_proj = MergedColumnParallelLinear(HIDDEN, [WIDTH] * 2, prefix="m.shared.gate_up_proj", **same)
         self.down_proj = RowParallelLinear(WIDTH, HIDDEN, reduce_results=False, prefix="m.shared.down_proj", **same)
+
+    def load(self) -> None:
+        """As vLLM does once the whole model is built."""
         loaded = checkpoint()
         for linear, tensor, more in (
             (self.gate_up_proj, loaded["gate"], (0,)),
@@ -74,18 +77,20 @@ def run(whole: bool, mode: str, factor: float, fold: float) -> dict[str, Any]:
     config = VllmConfig()
     with set_current_vllm_config(config):
         join()
-        plan: Any = SimpleNamespace(shared=SimpleNamespace(mode=mode), fold_scaling=fold)
+        plan: Any = SimpleNamespace(shared=SimpleNamespace(mode=mode, pieces=1), fold_scaling=fold)
         method = MegaMoeMethod.__new__(MegaMoeMethod)
         method.plan, method._is_whole = plan, True
         mlp = Mlp(whole, MegaMoeConfig())
         runner = Runner(mlp, method, factor)
         config.compilation_config.static_forward_context["m.experts"] = runner
+        mlp.load()
         linears = (mlp.gate_up_proj, mlp.down_proj)
         for linear in linears:
             linear.quant_method.process_weights_after_loading(linear)
         kept = [linear.weight.numel() for linear in linears]
         packed = [hasattr(linear, "cpu_linear") for linear in linears]
-        taken = [w.float() for w in take_shared(runner, plan)] if mode == "fused" else []
+        experts = take_shared(runner, plan) if mode == "fused" else None
+        taken = [] if experts is None else [experts.w13[0].float(), experts.w2[0].float()]
     left = [linear.weight.numel() for linear in linears]
     return {
         "kept": kept,

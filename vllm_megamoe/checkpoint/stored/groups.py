@@ -1,7 +1,7 @@
 """Integers and FP4 with scales per group of inputs: values that no use case holds exactly, read into real numbers.
 
-compressed-tensors `pack-quantized`, GPTQ, AWQ, AutoRound, and NVFP4 of three tools. A single symmetric group over all
-inputs is a scale per channel, and then an exact INT4 or INT8 matrix.
+compressed-tensors, GPTQ, AWQ, AutoRound, and NVFP4 of three tools. A single group over all inputs is a scale per
+channel, and then an exact INT4 matrix, or an INT8 one where zero points moved the codes.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.stored.matrix import IntMatrix, Matrix, RealMatrix
-from vllm_megamoe.checkpoint.stored.part import CODES_FP8, FLOATS, Part, anything, positive, signed
+from vllm_megamoe.checkpoint.stored.part import ANY, CODES_FP8, FLOATS, Part, anything, matrix, positive, signed
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.numerics.mx import decode_bytes
 
@@ -27,17 +27,26 @@ def _unpack(words: Tensor, bits: int) -> Tensor:
     return ((words[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)
 
 
-def _grouped(codes: Tensor, scale: Tensor, groups: Tensor, bits: Literal[4, 8]) -> Matrix:
-    """Codes with their zero points taken away [N, K], scales [N, G], the group of each input int64 [K].
+def _grouped(
+    codes: Tensor, zero: Tensor | None, scale: Tensor, groups: Tensor, bits: Literal[4, 8], where: str
+) -> Matrix:
+    """Codes [N, K] and their zero points [N, G] (None: all 0), scales [N, G], the group of each input int64 [K].
 
-    With one group a row they are integers with a scale per channel; what a zero point moved beyond 4 bits fits 8.
+    With one group a row they are integers with a scale per channel. INT4 with zero points is INT8 (-15 to 15), whatever
+    codes a single matrix happens to have; INT8 with zero points is where all codes fit, which only they can tell. A
+    scale below 0 goes into the codes.
     """
-    if scale.shape[1] == 1 and bool((scale > 0).all()):
+    moved = zero is not None and bool((zero != 0).any())
+    if zero is not None and moved:
+        codes = codes - zero[:, groups]
+    if scale.shape[1] == 1:
+        codes, channel = codes * torch.sign(scale).to(codes.dtype), scale[:, 0].abs().contiguous()
         least, most = int(codes.min()), int(codes.max())
-        for width in (4, 8):
-            if bits <= width and -(1 << (width - 1)) <= least and most < 1 << (width - 1):
-                return IntMatrix(codes.to(torch.int8), scale[:, 0].contiguous(), 4 if width == 4 else 8)
-    return RealMatrix(codes.float() * scale[:, groups])
+        four = bits == 4 and not moved and most <= 7
+        if four or -128 <= least <= most <= 127:
+            return IntMatrix(codes.to(torch.int8), channel, 4 if four else 8)
+        return RealMatrix(codes.float() * channel[:, None], f"{where} has codes {least} to {most} beside zero points")
+    return RealMatrix(codes.float() * scale[:, groups], f"{where} has {scale.shape[1]} scales in an output channel")
 
 
 def _group_of(columns: int, groups: int, where: str) -> Tensor:
@@ -72,7 +81,7 @@ class CtPacked:
         per_word = 32 // self.bits
         return (
             Part("weight_packed", _INT32, lambda n, k: ((n, -(-k // per_word)),)),
-            Part("weight_scale", FLOATS, anything),
+            Part("weight_scale", FLOATS, lambda n, k: ((n, ANY), (n,))),
             Part("weight_shape", (torch.int64, torch.int32), lambda n, k: ((2,),), required=False),
             Part("weight_zero_point", (torch.int32, torch.int8), anything, required=False),
             Part("weight_g_idx", (torch.int32, torch.int64), lambda n, k: ((k,),), required=False),
@@ -88,12 +97,33 @@ class CtPacked:
         codes = _unpack(tensors["weight_packed"], self.bits)[:, :columns] - half
         scale = positive(tensors["weight_scale"], f"{where}.weight_scale").reshape(rows, -1)
         groups = _groups(tensors, "weight_g_idx", columns, scale.shape[1], where)
-        if "weight_zero_point" in tensors:
-            zero = tensors["weight_zero_point"]
-            if zero.dtype == torch.int32:
-                zero = _unpack(zero.t().contiguous(), self.bits).t()[:rows] - half
-            codes = codes - zero.to(torch.int32)[:, groups]
-        return _grouped(codes, scale, groups, self.bits)
+        zero = tensors.get("weight_zero_point")
+        if zero is not None and zero.dtype == torch.int32:
+            zero = _unpack(zero.t().contiguous(), self.bits).t()[:rows] - half
+        return _grouped(codes, None if zero is None else zero.to(torch.int32), scale, groups, self.bits, where)
+
+
+@dataclass(frozen=True, slots=True)
+class CtBytes:
+    """compressed-tensors `int-quantized` in groups or with zero points: a code of 4 or 8 bits a byte, int8 [N, K]."""
+
+    bits: Literal[4, 8] = 4
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (
+            Part("weight", (torch.int8,), matrix()),
+            Part("weight_scale", FLOATS, anything),
+            Part("weight_zero_point", (torch.int8, torch.int32), anything, required=False),
+            Part("weight_g_idx", (torch.int32, torch.int64), lambda n, k: ((k,),), required=False),
+        )
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
+        scale = positive(tensors["weight_scale"], f"{where}.weight_scale").reshape(rows, -1)
+        groups = _groups(tensors, "weight_g_idx", columns, scale.shape[1], where)
+        zero = tensors.get("weight_zero_point")
+        zero = None if zero is None else zero.reshape(rows, -1).to(torch.int32)
+        return _grouped(tensors["weight"].to(torch.int32), zero, scale, groups, self.bits, where)
 
 
 def _groups(tensors: Mapping[str, Tensor], index: str, columns: int, groups: int, where: str) -> Tensor:
@@ -119,8 +149,8 @@ class Gptq:
         per_word = 32 // self.bits
         return (
             Part("qweight", _INT32, lambda n, k: ((k // per_word, n),)),
-            Part("scales", FLOATS, anything),
-            Part("qzeros", _INT32, anything, required=False),
+            Part("scales", FLOATS, lambda n, k: ((ANY, n), (n,))),
+            Part("qzeros", _INT32, lambda n, k: ((ANY, -(-n // per_word)),), required=False),
             Part("g_idx", (torch.int32, torch.int64), lambda n, k: ((k,),), required=False),
             Part("bias", FLOATS, anything, required=False),
         )
@@ -130,10 +160,10 @@ class Gptq:
         codes = _unpack(tensors["qweight"].t().contiguous(), self.bits)
         scale = signed(tensors["scales"], f"{where}.scales").reshape(-1, rows).t()
         groups = _groups(tensors, "g_idx", columns, scale.shape[1], where)
-        zero = torch.full((rows, scale.shape[1]), 1 << (self.bits - 1), dtype=torch.int32)
+        half, zero = 1 << (self.bits - 1), None
         if "qzeros" in tensors:
-            zero = _unpack(tensors["qzeros"], self.bits).t()[:rows] + int(self.zero_is_one_less)
-        return _grouped(codes - zero[:, groups], scale, groups, self.bits)
+            zero = _unpack(tensors["qzeros"], self.bits).t()[:rows] + int(self.zero_is_one_less) - half
+        return _grouped(codes - half, zero, scale, groups, self.bits, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +174,8 @@ class Awq:
     def parts(self) -> tuple[Part, ...]:
         return (
             Part("qweight", _INT32, lambda n, k: ((k, n // 8),)),
-            Part("scales", FLOATS, anything),
-            Part("qzeros", _INT32, anything, required=False),
+            Part("scales", FLOATS, lambda n, k: ((ANY, n), (n,))),
+            Part("qzeros", _INT32, lambda n, k: ((ANY, n // 8),), required=False),
             Part("bias", FLOATS, anything, required=False),
         )
 
@@ -154,10 +184,8 @@ class Awq:
         codes = _awq_channels(tensors["qweight"])
         scale = signed(tensors["scales"], f"{where}.scales").reshape(-1, rows).t()
         groups = _group_of(columns, scale.shape[1], f"{where}.scales")
-        zero = torch.full((scale.shape[1], rows), 8, dtype=torch.int32)
-        if "qzeros" in tensors:
-            zero = _awq_channels(tensors["qzeros"])
-        return _grouped(codes.t() - zero.t()[:, groups], scale, groups, 4)
+        zero = _awq_channels(tensors["qzeros"]).t() - 8 if "qzeros" in tensors else None
+        return _grouped(codes.t() - 8, zero, scale, groups, 4, where)
 
 
 def _awq_channels(words: Tensor) -> Tensor:
@@ -201,4 +229,5 @@ class NvFp4:
         scale = tensors["weight_scale"].float()
         scale = scale / factor if self.divides else scale * factor
         values = decode_bytes(tensors[self.weight], "e2m1")
-        return RealMatrix(values * scale.repeat_interleave(_NVFP4_GROUP, dim=1))
+        why = f"{where}.weight_scale holds a scale for each {_NVFP4_GROUP} inputs, and these are no powers of two"
+        return RealMatrix(values * scale.repeat_interleave(_NVFP4_GROUP, dim=1), why)

@@ -64,6 +64,45 @@ class IntPerChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class MsStatic:
+    """msModelSlim W8A8 with static activations, of linear layers: q int8 [N, K], y = (xq q + quant_bias) * deq_scale.
+
+    xq = x / input_scale + input_offset, so the weight is q * deq_scale / input_scale. `deq_scale` is float32, or its
+    bits in the low half of an int64. `weight_scale` and `weight_offset`, which the tool's older backend adds, are not
+    needed.
+    """
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (
+            Part("weight", (torch.int8,), matrix()),
+            Part("deq_scale", (torch.float32, torch.int64), per_row),
+            Part("input_scale", FLOATS, single),
+            Part("input_offset", (*FLOATS, torch.int8), single),
+            Part("quant_bias", (torch.int32,), per_row),
+            Part("weight_scale", FLOATS, per_row, required=False),
+            Part("weight_offset", FLOATS, per_row, required=False),
+        )
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
+        step = positive(tensors["input_scale"], f"{where}.input_scale").reshape(())
+        scale = positive(_float_bits(tensors["deq_scale"]), f"{where}.deq_scale").reshape(rows)
+        return IntMatrix(tensors["weight"], scale / step, 8)
+
+    def bias(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """float32 [N], what the layer adds to x W^T: the stored integers without what the input's offset brings."""
+        offset = tensors["input_offset"].to(torch.int64).reshape(())
+        integers = tensors["quant_bias"].to(torch.int64).reshape(-1)
+        whole = integers + offset * tensors["weight"].sum(dim=1, dtype=torch.int64)
+        return whole.float() * _float_bits(tensors["deq_scale"]).reshape(-1)
+
+
+def _float_bits(scale: Tensor) -> Tensor:
+    """float32 numbers, or those whose bits are the low halves of int64."""
+    return scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale
+
+
+@dataclass(frozen=True, slots=True)
 class MsInt4:
     """msModelSlim W4A8_DYNAMIC, version 1.0.0: two output channels a byte, [N/2, K], the even one low.
 
@@ -145,7 +184,7 @@ def _two_stage(codes: Tensor, scale: Tensor, second: Tensor, where: str) -> Matr
     wide = codes.float() * second.repeat_interleave(columns // groups, dim=1)
     if bool((wide == wide.round()).all()) and float(wide.abs().max()) <= 127:
         return IntMatrix(wide.to(torch.int8), scale, 8)
-    return RealMatrix(wide * scale[:, None])
+    return RealMatrix(wide * scale[:, None], f"{where} times the codes gives numbers that are no codes of INT8")
 
 
 def _four_bits(codes: Tensor, where: str) -> None:

@@ -3,8 +3,8 @@
 N are the output channels, K the inputs. Which kind a matrix is says what the operator can hold without a rounding.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
 from vllm_megamoe.numerics.mx import GROUP, Elem, decode_bytes, e8m0_value
+from vllm_megamoe.profiles.use_cases import UseCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,15 @@ class MxMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RealMatrix:
-    """Values float32 [N, K] of codes whose scales are neither one per channel nor powers of two per 32 inputs."""
+    """Values float32 [N, K] of codes whose scales are neither one per channel nor powers of two per 32 inputs.
+
+    Attributes:
+        values: as above.
+        why: what stands in the way of an exact kind, a sentence without its end that names the tensor.
+    """
 
     values: Tensor
+    why: str = ""
 
 
 Matrix = DenseMatrix | IntMatrix | MxMatrix | RealMatrix
@@ -62,11 +69,19 @@ def values_of(matrix: Matrix) -> Tensor:
     return values * factors[:, : values.shape[1]]
 
 
+def split_rows(matrix: Matrix, parts: int) -> list[Matrix]:
+    """The matrix as this many of equal rows, in the same memory."""
+    values = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    pieces: Any = zip(*(tensor.chunk(parts) for tensor in tensors.values()), strict=True)
+    return [replace(matrix, **dict(zip(tensors, piece, strict=True))) for piece in pieces]
+
+
 def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
     """The three projections of an expert -> canonical experts of one, gate rows first.
 
-    A matrix of another kind than its neighbours is no expert that the operator can hold, so it is rejected; so are two
-    widths of integers. Real values become dense float32.
+    A matrix of another kind than its neighbours is no expert that the operator can hold, so it is rejected. INT4 beside
+    INT8 (zero points moved the codes of one projection alone) is INT8. Real values become dense float32.
 
     Args:
         where: the expert's name, for the message.
@@ -75,7 +90,7 @@ def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
         CheckpointError: the projections are stored in different ways.
     """
     kinds = {_kind(gate), _kind(up), _kind(down)}
-    if len(kinds) > 1:
+    if len(kinds) > 1 and kinds != {"int4", "int8"}:
         named = ", ".join(f"{name} {_kind(m)}" for name, m in (("gate", gate), ("up", up), ("down", down)))
         raise CheckpointError(
             f"{where}: projections stored in different ways ({named}); expected one way for all three. Quantise the "
@@ -84,7 +99,8 @@ def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
     if isinstance(gate, IntMatrix) and isinstance(up, IntMatrix) and isinstance(down, IntMatrix):
         scale = torch.cat([gate.scale, up.scale])
         codes = torch.cat([gate.codes, up.codes])
-        return IntExperts(codes[None], scale[None], down.codes[None], down.scale[None], gate.bits)
+        bits: Literal[4, 8] = 4 if kinds == {"int4"} else 8
+        return IntExperts(codes[None], scale[None], down.codes[None], down.scale[None], bits)
     if isinstance(gate, MxMatrix) and isinstance(up, MxMatrix) and isinstance(down, MxMatrix):
         codes, scale = torch.cat([gate.codes, up.codes]), torch.cat([gate.scale, up.scale])
         return MxExperts(codes[None], scale[None], down.codes[None], down.scale[None], gate.elem)
@@ -104,3 +120,47 @@ def _plain(matrix: Matrix) -> Tensor:
     if isinstance(matrix, DenseMatrix):
         return matrix.w if matrix.w.dtype == torch.bfloat16 else matrix.w.float()
     return values_of(matrix)
+
+
+_PLACES: dict[str, frozenset[UseCase]] = {
+    "int8": frozenset({UseCase.A8W8_INT}),
+    "int4": frozenset({UseCase.A8W4_INT, UseCase.A8W8_INT}),
+    "mx e4m3": frozenset({UseCase.A8W8_FP}),
+    "mx e5m2": frozenset({UseCase.A8W8_FP}),
+    "mx e2m1": frozenset({UseCase.A8W4_FP, UseCase.A4W4_FP, UseCase.A8W8_FP}),
+}
+"""Use cases with a place for a matrix's codes and scales as they are; every number may be one of A16W16."""
+
+
+def check_kept(matrix: Matrix, use_case: UseCase, dtype: torch.dtype, where: str) -> None:
+    """Raise where a use case cannot hold a matrix's numbers, for a plan that promised that it can.
+
+    Most promises follow from the format. Some hang on the numbers, and so are tested here: scales that a config says
+    are powers of two, zero points, float16 that bfloat16 may not hold.
+
+    Args:
+        dtype: that the model runs with, which decides what A16W16 holds.
+        where: the projection's full name.
+
+    Raises:
+        CheckpointError: naming the tensor where the matrix knows it, and what consent would allow.
+    """
+    if use_case in _PLACES.get(_kind(matrix), ()):
+        return
+    if use_case is UseCase.A16W16 and _held_by(dtype, matrix):
+        return
+    why = matrix.why if isinstance(matrix, RealMatrix) and matrix.why else f"{where} holds {_kind(matrix)} numbers"
+    raise CheckpointError(
+        f"{why}: {use_case.value} would round them; expected numbers that it holds exactly, as the plan was made for. "
+        'Add "requant": "allow" to the megamoe options to consent to the loss, or choose another use_case.'
+    )
+
+
+def _held_by(dtype: torch.dtype, matrix: Matrix) -> bool:
+    """Whether dense weights of the model's dtype are these numbers; float32 keeps all that `values_of` gives."""
+    if dtype == torch.float32:
+        return True
+    if isinstance(matrix, DenseMatrix) and matrix.w.dtype == dtype:
+        return True
+    values = values_of(matrix)
+    return bool((values.to(dtype).float() == values).all())

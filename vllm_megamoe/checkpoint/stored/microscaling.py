@@ -26,6 +26,7 @@ from vllm_megamoe.checkpoint.stored.part import (
 from vllm_megamoe.numerics.mx import GROUP, Elem
 
 _EXPONENT_SHIFT, _MANTISSA = 23, (1 << 23) - 1
+_NO_POWERS = "{} holds scales that are no powers of two"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +71,26 @@ class Fp8Blocks:
     Attributes:
         scale: name of the factors' tensor.
         block: rows and columns of a block; the last ones may be short.
+        four: whether the factors are [N/128, 1, K/128, 1] (ModelOpt FP8_PB_WO).
     """
 
     scale: str = "weight_scale_inv"
     block: tuple[int, int] = (128, 128)
+    four: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
         height, width = self.block
         return (
             Part("weight", CODES_FP8, matrix()),
-            Part(self.scale, (*FLOATS, *E8M0), lambda n, k: ((-(-n // height), -(-k // width)),)),
+            Part(self.scale, (*FLOATS, *E8M0), lambda n, k: (self._shape(-(-n // height), -(-k // width)),)),
         )
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
         height, width = self.block
         codes, factors = tensors["weight"], tensors[self.scale]
+        if self.four:
+            factors = factors[:, 0, :, 0]
         if factors.dtype in E8M0:
             powers: Tensor | None = no_nan_scale(factors, f"{where}.{self.scale}")
         else:
@@ -95,7 +100,10 @@ class Fp8Blocks:
             scale = powers.repeat_interleave(height, 0)[:rows].repeat_interleave(width // GROUP, 1)
             return MxMatrix(codes.view(torch.uint8), scale[:, : -(-columns // GROUP)].contiguous(), "e4m3")
         spread = factors.float().repeat_interleave(height, 0)[:rows].repeat_interleave(width, 1)[:, :columns]
-        return RealMatrix(codes.float() * spread)
+        return RealMatrix(codes.float() * spread, _NO_POWERS.format(f"{where}.{self.scale}"))
+
+    def _shape(self, high: int, wide: int) -> tuple[int, ...]:
+        return (high, 1, wide, 1) if self.four else (high, wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,7 @@ class Fp8PerChannel:
         if powers is not None:
             scale = powers[:, None].expand(rows, -(-columns // GROUP)).contiguous()
             return MxMatrix(tensors["weight"].view(torch.uint8), scale, "e4m3")
-        return RealMatrix(tensors["weight"].float() * factors[:, None])
+        return RealMatrix(tensors["weight"].float() * factors[:, None], _NO_POWERS.format(f"{where}.{self.scale}"))
 
 
 def _as_e8m0(factors: Tensor) -> Tensor | None:

@@ -12,7 +12,9 @@ from vllm_megamoe.errors import CheckpointError
 
 Shape = tuple[int, ...]
 Shapes = Callable[[int, int], tuple[Shape, ...]]
-"""(N, K) -> the shapes that a tensor may have, the usual one first; none where any shape will do."""
+"""(N, K) -> the shapes that a tensor may have, the usual one first; none where any shape will do; ANY is any length."""
+
+ANY = -1
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 CODES_FP8 = (torch.float8_e4m3fn,)
@@ -110,12 +112,23 @@ def _check(where: str, tensor: Tensor, part: Part, rows: int, columns: int) -> N
             f"{where} has dtype {_name(tensor.dtype)}; expected {expected}. Copy the checkpoint anew."
         )
     shapes = part.shapes(rows, columns)
-    if shapes and tuple(tensor.shape) not in shapes:
-        expected = " or ".join(str(list(shape)) for shape in shapes)
+    if not fits(tuple(tensor.shape), shapes):
+        expected = shapes_text(shapes)
         raise CheckpointError(
             f"{where} has shape {list(tensor.shape)}; expected {expected} for {rows} outputs and {columns} inputs. Is "
             "config.json that of this checkpoint?"
         )
+
+
+def fits(shape: Shape, shapes: tuple[Shape, ...]) -> bool:
+    """Whether a shape is one of those, see Shapes."""
+    alike = (one for one in shapes if len(one) == len(shape))
+    return not shapes or any(all(a in (ANY, b) for a, b in zip(one, shape, strict=True)) for one in alike)
+
+
+def shapes_text(shapes: tuple[Shape, ...]) -> str:
+    """`[8, 4] or [8, any]`."""
+    return " or ".join(f"[{', '.join('any' if n == ANY else str(n) for n in shape)}]" for shape in shapes)
 
 
 def positive(scale: Tensor, where: str) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vllm_megamoe.checkpoint.stored.groups import Awq, CtPacked, Gptq, NvFp4
-from vllm_megamoe.checkpoint.stored.integers import IntPerChannel, MsInt4, MsInt4Old
+from vllm_megamoe.checkpoint.stored.groups import Awq, CtBytes, CtPacked, Gptq, NvFp4
+from vllm_megamoe.checkpoint.stored.integers import IntPerChannel, MsInt4, MsInt4Old, MsStatic
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix
 from vllm_megamoe.checkpoint.stored.microscaling import Fp8Blocks, Fp8PerChannel, Mx
 from vllm_megamoe.checkpoint.stored.part import Part, Stored, matrix
@@ -33,7 +33,9 @@ class Plain:
 STORED: dict[str, Stored] = {
     "bf16": Plain(),
     "msmodelslim-w8a8-dynamic": IntPerChannel(8, offset=True),
+    "msmodelslim-w8a8": MsStatic(),
     "msmodelslim-w8a8-mix": IntPerChannel(8, offset=True, more=_MS_STATIC),
+    "msmodelslim-w4a16": CtPacked(4),
     "msmodelslim-w8a16": IntPerChannel(8, offset=True),
     "msmodelslim-w4a8-dynamic": MsInt4(),
     "msmodelslim-w4a8-dynamic-group": MsInt4(grouped=True),
@@ -54,8 +56,12 @@ STORED: dict[str, Stored] = {
     "compressed-tensors-w8a8": IntPerChannel(8),
     "compressed-tensors-w8a16": CtPacked(8),
     "compressed-tensors-w8-group": CtPacked(8),
+    "compressed-tensors-w8a8-group": CtBytes(8),
     "compressed-tensors-w4a8": IntPerChannel(4),
+    "compressed-tensors-w4a8-zeros": CtBytes(4),
+    "compressed-tensors-w4a8-group": CtBytes(4),
     "compressed-tensors-w4a16": CtPacked(4),
+    "compressed-tensors-w4a16-zeros": CtPacked(4),
     "compressed-tensors-w4a16-group": CtPacked(4),
     "compressed-tensors-fp8": Fp8PerChannel(),
     "compressed-tensors-fp8-block": Fp8Blocks(scale="weight_scale"),
@@ -67,17 +73,21 @@ STORED: dict[str, Stored] = {
     "quark-fp8": Fp8PerChannel(),
     "modelopt-fp8": Fp8PerChannel(),
     "modelopt-mxfp8": Mx("e4m3"),
+    "modelopt-fp8-pb-wo": Fp8Blocks(scale="weight_scale", four=True),
     "modelopt-mxfp4": Mx("e2m1", more=_MODELOPT),
+    "modelopt-w4a8-mxfp4-fp8": Mx("e2m1", more=_MODELOPT),
     "modelopt-nvfp4": NvFp4("weight", "weight_scale_2", divides=False),
     "modelopt-w4a16-nvfp4": NvFp4("weight", "weight_scale_2", divides=False),
     "auto-round-mxfp4": Mx("e2m1", weight="weight_packed"),
     "auto-round-mxfp8": Mx("e4m3"),
     "auto-round-nvfp4": NvFp4(),
     "auto-round-int4": Gptq(4),
+    "auto-round-int4-zeros": Gptq(4),
     "auto-round-int4-group": Gptq(4),
     "auto-round-int8": Gptq(8),
     "auto-round-int8-group": Gptq(8),
     "gptq-int4": Gptq(4),
+    "gptq-int4-zeros": Gptq(4),
     "gptq-int4-group": Gptq(4),
     "gptq-int8": Gptq(8),
     "gptq-int8-group": Gptq(8),
@@ -104,8 +114,8 @@ def stored_of(name: str, section: Mapping[str, Any] | None = None) -> Stored:
     found = STORED.get(name)
     if found is None:
         raise CheckpointError(
-            f"experts in the format {name!r}: not available yet; expected one of {', '.join(sorted(STORED))}. Use "
-            "another checkpoint of this model."
+            f"experts in the format {name!r} cannot be read; expected one of {', '.join(sorted(STORED))}. Use another "
+            "checkpoint of this model."
         )
     if isinstance(found, Gptq) and "v2" in said["checkpoint_format"]:
         return Gptq(found.bits, zero_is_one_less=False)

@@ -1,7 +1,8 @@
-"""vLLM's own CPU build (0.30 and 0.32): rows over the expert-parallel group, linears that pack their weights."""
+"""vLLM's own CPU build (0.30 and 0.32): rows over the expert-parallel group, linears that it cannot run dequantised."""
 
+from vllm_megamoe.lanes.cpu.linears import inner_config, layer_method
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
-from vllm_megamoe.lanes.cpu.shared_experts import linear_method, spare_fused, take_shared
+from vllm_megamoe.lanes.cpu.shared_experts import take_shared
 from vllm_megamoe.lanes.cpu.workers import prepare, settle, start
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod as Method
 
@@ -10,11 +11,11 @@ OWN_ROWS = False
 __all__ = [
     "OWN_ROWS",
     "Method",
-    "linear_method",
+    "inner_config",
+    "layer_method",
     "prepare",
     "read_seat",
     "settle",
-    "spare_fused",
     "start",
     "take_shared",
 ]

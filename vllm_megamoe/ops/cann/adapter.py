@@ -32,8 +32,8 @@ from vllm_megamoe.ops.arguments import (
     tensors_of,
 )
 from vllm_megamoe.ops.buffer import SymmBuffer, buffer_facts, check_new, communicator_of
-from vllm_megamoe.ops.facts import call_facts, check_orientation, check_width, judge
-from vllm_megamoe.ops.given import read_arguments
+from vllm_megamoe.ops.facts import call_facts, check_orientation, check_sides, check_width, judge
+from vllm_megamoe.ops.given import Given, read_arguments
 from vllm_megamoe.ops.rejection import raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.profiles.profile import Profile, find_profile
@@ -175,9 +175,11 @@ class PackagesBuffer:
             raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
         check_kinds(arguments)
         check_create(buffer, late=False)
+        # Whatever the product: it would read the first entry of a list alone.
+        asked = read_arguments(arguments)
         profile = _profile(buffer)
         if profile.product != "none":
-            _check_call(profile, buffer, arguments)
+            _check_call(profile, buffer, asked)
         self._pass_on(buffer)
         given = {argument.name: _passed(argument, getattr(arguments, argument.name)) for argument in CALL}
         if isinstance(given["activation_params"], (list, tuple)):  # the wrapper takes names only
@@ -197,16 +199,19 @@ class PackagesBuffer:
 _ACTIVATION = ("activation", "activation_clamp", "activation_params")
 
 
-def _check_call(profile: Profile, buffer: SymmBuffer, arguments: CallArguments) -> None:
+def _check_call(profile: Profile, buffer: SymmBuffer, given: Given) -> None:
     """The profile's rules before the package is called, from metadata of the tensors: no device is asked.
 
     Raises:
         OperatorError: naming argument, value, rule, source and remedy.
     """
-    given = read_arguments(arguments)
     facts = call_facts(given, buffer.hidden, buffer.ccl_buffer_size)
     raise_broken(judge(profile, buffer_facts(buffer), facts))
-    check_orientation(given.l1, given.l2, buffer.hidden)
+    for first, second in ((given.l1, given.l2), (given.shared_l1, given.shared_l2)):
+        if first.tensors:
+            check_orientation(first, second, buffer.hidden)
+            check_sides(first)
+            check_sides(second)
     check_width(buffer.intermediate_hidden, facts.routed.intermediate_hidden)
 
 

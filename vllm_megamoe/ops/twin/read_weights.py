@@ -14,7 +14,7 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.dtypes import dtype_of
 from vllm_megamoe.ops.arguments import dtype_of_argument
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.facts import check_orientation
+from vllm_megamoe.ops.facts import check_orientation, check_sides
 from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights
 from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.twin.call import Experts, Weights
@@ -22,7 +22,6 @@ from vllm_megamoe.ops.twin.families import ELEM_OF
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import find_profile
 
-API = "torch_api.txt, constraints table"
 LISTS = "operator_readme.txt, TensorList layouts"
 TABLES = "operator_readme.txt, use case tables"
 INT_TYPES = (AclDtype.INT8, AclDtype.INT4)
@@ -153,8 +152,7 @@ def _element_of(given: GivenWeights) -> AclDtype:
 
 def _read_weights(given: GivenWeights, element: AclDtype) -> Weights:
     """One weight argument taken apart into experts."""
-    for tensor in given.tensors:
-        _check_contiguous(given.name, tensor)
+    check_sides(given)
     inputs, outputs = given.inputs_outputs
     return Weights(
         given.name,
@@ -164,8 +162,8 @@ def _read_weights(given: GivenWeights, element: AclDtype) -> Weights:
         inputs,
         outputs,
         tuple(_carrier(tensor, element) for tensor in _per_expert(given.tensors, given.is_stacked)),
-        _read_scales(given, element, inputs, outputs),
-        _read_biases(given, element, outputs),
+        _words(_per_expert(given.scales, given.is_stacked), element),
+        _per_expert(given.biases, given.is_stacked),
         tuple(given.tensors),
     )
 
@@ -184,10 +182,9 @@ def _carrier(tensor: Tensor, element: AclDtype) -> Tensor:
     return tensor if element in FLOATS else tensor.view(torch.uint8)
 
 
-def _check_contiguous(name: str, tensor: Tensor) -> None:
-    """Weights, scales and biases must not be strided (torch_api.txt, constraints table)."""
-    if not tensor.is_contiguous():
-        raise rejection(f"{name}.stride()", tensor.stride(), "contiguous", API, f"Pass {name} after .contiguous().")
+def _words(scales: Sequence[Tensor], element: AclDtype) -> tuple[Tensor, ...]:
+    """Scales in a dtype that torch computes with: bytes for E8M0."""
+    return tuple(scales) if element in INT_TYPES else tuple(scale.view(torch.uint8) for scale in scales)
 
 
 def _operator_format(given: GivenWeights, packed: int) -> AclFormat:
@@ -196,58 +193,3 @@ def _operator_format(given: GivenWeights, packed: int) -> AclFormat:
     except LayoutError as e:
         remedy = "Cast it anew with format_cast(.., AclFormat.FRACTAL_NZ_C0_16)."
         raise rejection(given.name, given.formats[0].name, str(e), "op csrc mega_moe.cpp", remedy) from e
-
-
-def _read_scales(given: GivenWeights, element: AclDtype, inputs: int, outputs: int) -> tuple[Tensor, ...]:
-    name = f"{given.name}_sf"
-    if element in FLOATS:
-        if given.scales:
-            raise rejection(name, _count(given.scales), "None for BF16 weights", API, f"Drop {name}: pass None.")
-        return ()
-    if element in INT_TYPES:
-        dtypes: tuple[torch.dtype, ...] = (torch.uint64, torch.int64)
-        shape: tuple[int, ...] = (outputs,)
-        remedy = "Take scale.view(torch.int32).to(torch.int64).view(torch.uint64) of the float32 scale."
-    else:
-        dtypes, shape = (torch.float8_e8m0fnu, torch.uint8), (outputs, -(-inputs // 64), 2)
-        remedy = "Pad the groups of 32 to an even number and take .view(torch.float8_e8m0fnu)."
-    scales = _read_side(given, name, given.scales, dtypes, shape, remedy)
-    return scales if element in INT_TYPES else tuple(scale.view(torch.uint8) for scale in scales)
-
-
-def _read_biases(given: GivenWeights, element: AclDtype, outputs: int) -> tuple[Tensor, ...]:
-    name = given.name.replace("_weights", "_bias")
-    if element is not AclDtype.INT4:
-        if given.biases:
-            rule = "None unless the weights are INT4"
-            raise rejection(name, _count(given.biases), rule, API, f"Drop {name}: pass None.")
-        return ()
-    remedy = "Give 8 * sum over K of the weight's integers, times its scale, per output channel."
-    return _read_side(given, name, given.biases, (torch.float32,), (outputs,), remedy)
-
-
-def _read_side(
-    given: GivenWeights,
-    name: str,
-    tensors: Sequence[Tensor],
-    dtypes: tuple[torch.dtype, ...],
-    shape: tuple[int, ...],
-    remedy: str,
-) -> tuple[Tensor, ...]:
-    """A list that goes with the weights: same list layout, one entry of `shape` per expert."""
-    if given.is_stacked:
-        shape = (given.count, *shape)
-    if len(tensors) != len(given.tensors):
-        rule = f"as many tensors as {given.name}, {len(given.tensors)}"
-        raise rejection(name, _count(tensors), rule, LISTS, remedy)
-    for tensor in tensors:
-        if tensor.dtype not in dtypes:
-            raise rejection(f"{name}.dtype", tensor.dtype, dtypes[0], API, remedy)
-        if tuple(tensor.shape) != shape:
-            raise rejection(f"{name}.shape", list(tensor.shape), list(shape), API, remedy)
-        _check_contiguous(name, tensor)
-    return _per_expert(tensors, given.is_stacked)
-
-
-def _count(tensors: Sequence[Tensor]) -> str:
-    return f"{len(tensors)} tensors" if tensors else "None"

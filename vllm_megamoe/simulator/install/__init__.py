@@ -42,7 +42,7 @@ def install_all(name: str) -> None:
     torch.Tensor.npu = _same  # type: ignore[attr-defined]
     # vLLM counts nodes with a barrier, which asks the current accelerator.
     torch._C._get_accelerator = _cpu  # type: ignore[assignment]
-    sys.modules.update(make_modules(npu))
+    sys.modules.update(make_modules(npu, simulated.profile))
     implement_on_cpu()
     replace_load(simulated)
     register_hccl(simulated)

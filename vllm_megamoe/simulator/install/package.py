@@ -12,6 +12,7 @@ import torch
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import GroupName, ProcessGroup, ProcessGroupGloo
 
+from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.device import Device
 from vllm_megamoe.simulator.install.kernels import npu_moe_gating_top_k, npu_swiglu
 from vllm_megamoe.simulator.npu import Formats
@@ -73,11 +74,11 @@ class TorchNpu(ModuleType):
         raise AttributeError(f"{self.__name__} has no {name!r} in the simulator")
 
 
-def make_modules(npu: ModuleType) -> dict[str, ModuleType]:
+def make_modules(npu: ModuleType, profile: Profile) -> dict[str, ModuleType]:
     """`torch_npu` and the modules below it, by their names in sys.modules."""
     package = TorchNpu("torch_npu", "Simulated by vllm_megamoe.simulator.")
     # vllm-ascend relies on a build that has them on: it casts and never sets the switch.
-    formats = Formats(allowed=True)
+    formats = Formats(profile, allowed=True)
     npu.config = formats.config  # type: ignore[attr-defined]
     place = str(Path(__file__).parents[1] / "on_path" / "torch_npu" / "__init__.py")
     values: dict[str, Any] = {

@@ -1,0 +1,297 @@
+"""The safetensors files of a folder: what each tensor is and where it lies, from headers and index alone.
+
+A file is eight bytes (little-endian length of the header), a JSON object {name: {dtype, shape, data_offsets}}, and the
+data without a hole. The header is parsed here and once a file, not by the library: the library stops at the first fault
+and names no tensor. Weights are read through the library (`checkpoint.layers`).
+
+All of it is untrusted: a file is looked for under its own name inside the folder alone, and nothing but JSON is parsed.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from vllm_megamoe.errors import CheckpointError
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
+"""The format's word -> torch's dtype."""
+
+INDEX = "model.safetensors.index.json"
+"""The index that vLLM filters files by; other tools' have another stem, and then every file is loaded."""
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_MOST_HEADER = 100_000_000
+"""Bytes; the library's own limit."""
+COPY = "Copy the checkpoint anew."
+_SHOWN = 12
+"""Names in one sentence."""
+
+
+class Entry(NamedTuple):
+    """One tensor.
+
+    Attributes:
+        name: as the file calls it.
+        file: name of the file within the folder.
+        dtype: the format's word, a key of DTYPES.
+        shape: of the stored tensor.
+        begin, end: its bytes within the file.
+    """
+
+    name: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file: where, what came, what was expected, what to do.
+
+    Attributes:
+        file: its name.
+        tensor: the first tensor that it is about, empty where it is about the whole file.
+        alike: names of further tensors of which the same is to be said.
+    """
+
+    file: str
+    tensor: str
+    got: str
+    expected: str
+    remedy: str
+    alike: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.tensor}" if self.tensor else self.file
+        if not self.alike:
+            return f"{where} {self.got}; expected {self.expected}. {self.remedy}"
+        named = self.alike if len(self.alike) <= _SHOWN else (*self.alike[: _SHOWN - 1], f"... {self.alike[-1]}")
+        more = f"The same of {len(self.alike)} more: {', '.join(named)}."
+        return f"{where} {self.got}; expected {self.expected}. {self.remedy} {more}"
+
+
+@dataclass(slots=True)
+class Headers:
+    """All tensors of a folder.
+
+    Attributes:
+        folder: of the checkpoint.
+        entries: by name; of two with one name the first file's.
+        problems: of files and index.
+        index: name of the index, empty without one.
+    """
+
+    folder: Path
+    entries: dict[str, Entry] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    index: str = ""
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether any weights lie there, safe or not; a folder with config files alone is for planning."""
+    return any(
+        True for pattern in ("*.safetensors", "*.safetensors.index.json", *_PICKLES) for _ in glob(folder, pattern)
+    )
+
+
+def glob(folder: Path, pattern: str) -> list[Path]:
+    """Files of a folder by name, sorted.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    try:
+        return sorted(file for file in folder.glob(pattern) if file.is_file())
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be read ({error.strerror}); expected a checkpoint's folder."
+        ) from error
+
+
+def read_headers(folder: Path) -> Headers:
+    """Every header and the index; what is wrong is in the result, nothing is raised for it.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    found = Headers(folder)
+    where = _read_index(found)
+    named = dict.fromkeys(where.values())
+    files = [file.name for file in glob(folder, "*.safetensors")]
+    if not files and not named:
+        found.problems += _without_weights(folder)
+    for file in named if found.index == INDEX else files:
+        if (folder / file).is_file():
+            _add_file(found, file)
+    if where:
+        found.problems += _against_index(found, where)
+    return found
+
+
+def _without_weights(folder: Path) -> Iterator[Problem]:
+    pickles = [file.name for pattern in _PICKLES for file in glob(folder, pattern)]
+    if pickles:
+        got = f"holds weights as a pickle ({len(pickles)} such files), which runs code when it is opened: not opened"
+        yield Problem(pickles[0], "", got, "safetensors", "Fetch or write the checkpoint as safetensors.")
+    else:
+        yield Problem(str(folder), "", "holds no weights", "safetensors files", "Fetch the checkpoint's weights.")
+
+
+def _read_index(found: Headers) -> dict[str, str]:
+    """Tensor -> file, entries with a file name that is none left out."""
+    indexes = [file.name for file in glob(found.folder, "*.safetensors.index.json")]
+    if not indexes:
+        return {}
+    found.index = INDEX if INDEX in indexes else indexes[0]
+    content = _json(found, found.index, (found.folder / found.index).read_bytes())
+    where = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(where, dict):
+        if content is not None:
+            got = "has no object weight_map"
+            found.problems.append(Problem(found.index, "", got, "the file of each tensor", COPY))
+        return {}
+    wrong: dict[str, list[str]] = {}
+    for tensor, file in where.items():
+        if not isinstance(file, str) or not _is_plain(file):
+            wrong.setdefault(repr(file), []).append(tensor)
+    for file, tensors in wrong.items():
+        remedy = "Do not use this checkpoint, or write its index anew."
+        got, expected = f"points at {file}", "the name of a file in this folder"
+        found.problems.append(Problem(found.index, tensors[0], got, expected, remedy, tuple(tensors[1:])))
+    return {tensor: file for tensor, file in where.items() if isinstance(file, str) and _is_plain(file)}
+
+
+def _is_plain(file: str) -> bool:
+    """A name inside the folder: no path, so that no index leads out of it."""
+    return file not in ("", ".", "..") and not set(file) & set("/\\\0") and file.endswith(".safetensors")
+
+
+def _json(found: Headers, file: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        found.problems.append(Problem(file, "", f"is no JSON ({str(error)[:80]})", "JSON", COPY))
+        return None
+
+
+def _add_file(found: Headers, file: str) -> None:
+    place = found.folder / file
+    try:
+        with place.open("rb") as stream:
+            size = place.stat().st_size
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _MOST_HEADER):
+                got = f"says that its header has {length} bytes, and the file has {size}"
+                found.problems.append(Problem(file, "", got, "a header inside the file", COPY))
+                return
+            header = _json(found, file, stream.read(length))
+    except OSError as error:
+        found.problems.append(Problem(file, "", f"cannot be read ({error.strerror})", "a readable file", COPY))
+        return
+    if header is None:
+        return
+    if not isinstance(header, dict):
+        got = f"has a header of type {type(header).__name__}"
+        found.problems.append(Problem(file, "", got, "an object", COPY))
+        return
+    header.pop("__metadata__", None)
+    added = [entry for name, said in header.items() if (entry := _entry(found, file, name, said, 8 + length))]
+    found.problems += _bounds(file, added, 8 + length, size)
+    for entry in added:
+        if entry.name in found.entries:
+            got = f"is in {found.entries[entry.name].file} too"
+            remedy = "Remove the file that does not belong to this checkpoint."
+            found.problems.append(Problem(file, entry.name, got, "each tensor in one file", remedy))
+        else:
+            found.entries[entry.name] = entry
+
+
+def _entry(found: Headers, file: str, name: str, said: Any, start: int) -> Entry | None:
+    said = said if isinstance(said, dict) else {}
+    dtype, shape, offsets = said.get("dtype"), said.get("shape"), said.get("data_offsets")
+    if dtype not in DTYPES or not _whole(shape) or not _whole(offsets) or len(offsets) != 2:
+        got = f"is described as dtype {dtype!r}, shape {shape!r}, data_offsets {offsets!r}"[:200]
+        expected = f"one of {', '.join(DTYPES)}, whole numbers, and two offsets"
+        found.problems.append(Problem(file, name, got, expected, COPY))
+        return None
+    entry = Entry(name, file, dtype, tuple(shape), start + offsets[0], start + offsets[1])
+    needed = math.prod(entry.shape) * DTYPES[dtype].itemsize
+    if entry.nbytes != needed:
+        got = f"has {entry.nbytes} bytes for {dtype} {list(entry.shape)}"
+        found.problems.append(Problem(file, name, got, f"{needed} bytes", COPY))
+    return entry
+
+
+def _whole(numbers: Any) -> bool:
+    return isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+
+
+def _bounds(file: str, entries: Iterable[Entry], start: int, size: int) -> Iterator[Problem]:
+    """Tensors behind the end of the file; else holes and overlaps, which the format forbids."""
+    ordered = sorted(entries, key=lambda entry: (entry.begin, entry.end))
+    beyond = [entry for entry in ordered if entry.end > size]
+    if beyond:
+        first = beyond[0]
+        got, more = f"ends at byte {first.end} and the file at {size}", tuple(entry.name for entry in beyond[1:])
+        yield Problem(file, first.name, got, "the whole tensor: the file is cut short", COPY, more)
+        return
+    place = start
+    for entry in ordered:
+        if entry.begin != place:
+            got = f"begins at byte {entry.begin} of the file"
+            yield Problem(file, entry.name, got, f"{place}, where the tensor before it ends", COPY)
+            return
+        place = entry.end
+
+
+def _against_index(found: Headers, where: Mapping[str, str]) -> Iterator[Problem]:
+    read = {entry.file for entry in found.entries.values()} | {problem.file for problem in found.problems}
+    here = {file for file in set(where.values()) if (found.folder / file).is_file()}
+    absent: dict[str, list[str]] = {}
+    elsewhere: dict[tuple[str, str], list[str]] = {}
+    for tensor, file in where.items():
+        held = found.entries.get(tensor)
+        if file not in here:
+            absent.setdefault(file, []).append(tensor)
+        elif held is None and file in read:
+            elsewhere.setdefault((file, ""), []).append(tensor)
+        elif held is not None and held.file != file:
+            elsewhere.setdefault((file, held.file), []).append(tensor)
+    for file, tensors in absent.items():
+        got = f"should be in {file}, which is not there"
+        yield Problem(found.index, tensors[0], got, "that file", "Fetch it.", tuple(tensors[1:]))
+    for (file, held_by), tensors in elsewhere.items():
+        got = f"should be in {file}, which does not hold it" + (f": {held_by} does" if held_by else "")
+        yield Problem(found.index, tensors[0], got, "an index that fits the files", COPY, tuple(tensors[1:]))
+    unlisted = [name for name, entry in found.entries.items() if name not in where]
+    if unlisted:
+        got = f"is not listed, but {found.entries[unlisted[0]].file} holds it"
+        yield Problem(found.index, unlisted[0], got, "an index of every tensor", COPY, tuple(unlisted[1:]))

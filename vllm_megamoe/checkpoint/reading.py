@@ -1,0 +1,167 @@
+"""Experts read from a folder's files one at a time, through the library's memory maps: for the command line.
+
+Nothing is kept: the memory in use is one expert's. Which tensors belong to it the survey has found.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vllm_megamoe.checkpoint.headers import COPY, Entry
+from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP, LayerTensors, Parts
+from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert
+from vllm_megamoe.checkpoint.stored.part import read_projection
+from vllm_megamoe.checkpoint.stored.table import stored_of
+from vllm_megamoe.checkpoint.survey import Wanted
+from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.experts.canonical import Experts
+
+TRANSPOSED = ("Llama4", "Qwen3VLMoe", "Aria", "GptOss")
+"""Beginnings of architectures with fused tensors [E, H, 2I]; where H is 2I no shape tells (loaders of vLLM 0.32)."""
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of a folder, each mapped when it is first read.
+
+    Attributes:
+        folder: of the checkpoint.
+    """
+
+    folder: Path
+    _open: dict[str, Any] = field(default_factory=dict)
+
+    def tensor(self, entry: Entry) -> Tensor:
+        """A whole tensor.
+
+        Raises:
+            CheckpointError: it cannot be read, with file and name.
+        """
+        with _named(entry):
+            return self._handle(entry.file).get_tensor(entry.name)  # type: ignore[no-any-return]
+
+    def row(self, entry: Entry, number: int) -> Tensor:
+        """Expert `number` of a tensor [E, ...]; no byte of the others is read.
+
+        Raises:
+            CheckpointError: as `tensor`.
+        """
+        with _named(entry):
+            return self._handle(entry.file).get_slice(entry.name)[number]  # type: ignore[no-any-return]
+
+    def _handle(self, file: str) -> Any:
+        if file not in self._open:
+            self._open[file] = safe_open(self.folder / file, framework="pt")
+        return self._open[file]
+
+
+@contextmanager
+def _named(entry: Entry) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{entry.file}: {entry.name} cannot be read ({error}); expected a whole safetensors file. {COPY}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """One layer's experts on disk.
+
+    Attributes:
+        files: of the folder.
+        want: what config.json asks for.
+        tensors: which are theirs.
+        section: quantization_config, which says how integers are packed.
+        architecture: of the model.
+        interleaved: whether gate and up rows of fused tensors alternate.
+    """
+
+    files: Files
+    want: Wanted
+    tensors: LayerTensors
+    section: Mapping[str, Any] | None
+    architecture: str = ""
+    interleaved: bool = False
+
+    def expert(self, number: int) -> Experts:
+        """One routed expert.
+
+        Raises:
+            CheckpointError: its tensors are not what the format says; with file, tensor and remedy.
+        """
+        gate, up, down = self.matrices(number).values()
+        return join_expert(gate, up, down, f"{self.want.name}.{number}")
+
+    def matrices(self, number: int) -> dict[str, Matrix]:
+        """gate_proj, up_proj, down_proj of one routed expert.
+
+        Raises:
+            CheckpointError: as `expert`.
+        """
+        if self.tensors.style == "fused":
+            return self._fused(number)
+        found: dict[str, Matrix] = {}
+        for projection, (rows, columns) in self.want.projections.items():
+            if self.tensors.style == "per projection":
+                entries, where = self.tensors.stacked.get(projection, {}), self.tensors.prefix_of(None, projection)
+                parts = {name: self.files.row(entry, number) for name, entry in entries.items()}
+            else:
+                entries = self.tensors.experts.get(number, {}).get(projection, {})
+                parts = {name: self.files.tensor(entry) for name, entry in entries.items()}
+                where = self.tensors.prefix_of(number, projection)
+            found[projection] = self._read(self.want.form.name, parts, (rows, columns), where, entries)
+        return found
+
+    def shared_matrices(self) -> dict[str, Matrix]:
+        """Those of the shared expert, empty where the files have none.
+
+        Raises:
+            CheckpointError: as `expert`.
+        """
+        if self.want.shared is None or not self.tensors.shared:
+            return {}
+        hidden, width, form = self.want.shared
+        found: dict[str, Matrix] = {}
+        for projection, size in {GATE: (width, hidden), UP: (width, hidden), DOWN: (hidden, width)}.items():
+            entries = self.tensors.shared.get(projection, {})
+            parts = {name: self.files.tensor(entry) for name, entry in entries.items()}
+            found[projection] = self._read(form.name, parts, size, self.tensors.prefix_of(None, projection), entries)
+        return found
+
+    def _read(
+        self, form: str, parts: Mapping[str, Tensor], size: tuple[int, int], where: str, entries: Parts
+    ) -> Matrix:
+        try:
+            return read_projection(stored_of(form, self.section), parts, *size, where)
+        except CheckpointError as error:
+            files = " and ".join(sorted({entry.file for entry in entries.values()})) or "no file"
+            raise CheckpointError(f"{files}: {error}") from error
+
+    def _fused(self, number: int) -> dict[str, Matrix]:
+        name = "gate_up_proj" if "gate_up_proj" in self.tensors.fused else "gate_up_proj.weight"
+        gate_up = self._rows(self.tensors.fused[name], number, 2 * self.want.intermediate, self.want.hidden)
+        down_entry = self.tensors.fused[name.replace("gate_up", "down")]
+        down = self._rows(down_entry, number, self.want.hidden, self.want.intermediate)
+        halves = (gate_up[0::2], gate_up[1::2]) if self.interleaved else gate_up.chunk(2)
+        each = {GATE: halves[0], UP: halves[1], DOWN: down}
+        where, entries = f"{self.tensors.block}.experts", self.tensors.fused
+        sizes = self.want.projections
+        return {
+            projection: self._read(self.want.form.name, {"weight": w.contiguous()}, sizes[projection], where, entries)
+            for projection, w in each.items()
+        }
+
+    def _rows(self, entry: Entry, number: int, rows: int, columns: int) -> Tensor:
+        """[rows, columns] of an expert, whichever way it is stored."""
+        transposed = entry.shape[1:] != (rows, columns)
+        if rows == columns:
+            transposed = self.architecture.startswith(TRANSPOSED)
+        row = self.files.row(entry, number)
+        return row.t() if transposed else row

@@ -1,0 +1,110 @@
+"""The operands of a layer's experts, filled one expert at a time, and filled again in the memory that they have."""
+
+from dataclasses import fields
+
+from torch import Tensor
+
+from vllm_megamoe.errors import LayoutError
+from vllm_megamoe.experts.canonical import Experts
+from vllm_megamoe.experts.convert import as_layer, fitted
+from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, to_operands
+from vllm_megamoe.layout.cast import empty_stack
+from vllm_megamoe.profiles.use_cases import UseCase
+
+_NAMES = tuple(field.name for field in fields(ExpertOperands))
+
+
+class Slots:
+    """Room for the operands of `count` experts.
+
+    Memory is taken as experts come: with the first one a stack of all, or tensors of its own with each. An expert that
+    comes again is copied into the operands that it has: a captured graph and a call's arguments hold their addresses.
+
+    Args:
+        use_case: of the operands.
+        count: of experts on this rank.
+        hidden, intermediate_hidden: sizes of the operands, at least those of the experts; None for theirs.
+        stacked: one stack of all experts instead of a list with a tensor for each.
+    """
+
+    def __init__(
+        self,
+        use_case: UseCase,
+        count: int,
+        *,
+        hidden: int | None = None,
+        intermediate_hidden: int | None = None,
+        stacked: bool = False,
+    ) -> None:
+        self.use_case = use_case
+        self._sizes = (hidden, intermediate_hidden)
+        self._stacked = stacked
+        self._slots: list[ExpertOperands | None] = [None] * count
+        self._stacks: dict[str, Tensor | None] = {}
+        self._filled: set[int] = set()
+        self._likeness = ""
+
+    def put(self, slot: int, experts: Experts) -> None:
+        """Convert one expert into its slot.
+
+        Args:
+            slot: of the rank's experts.
+            experts: canonical, of one.
+
+        Raises:
+            ConfigError: it cannot become an operand of the use case.
+            LayoutError: it is of another kind or size than the first one.
+        """
+        target = fitted(experts, self.use_case, *self._sizes)
+        if target.likeness != (self._likeness or target.likeness):
+            raise LayoutError(
+                f"expert {slot} becomes {target.likeness}, those before it {self._likeness}; expected experts of one "
+                "kind and size. Convert the experts of each layer by themselves."
+            )
+        (made,) = to_operands(target, self.use_case)
+        if not self._filled:
+            self._likeness = target.likeness
+            self._sizes = (target.hidden, target.intermediate)
+            if self._stacked:
+                self._make_stacks(made)
+        home = self._slots[slot]
+        if home is None:
+            self._slots[slot] = made
+        else:
+            for name in _NAMES:
+                if (place := getattr(home, name)) is not None:
+                    place.copy_(getattr(made, name))
+        self._filled.add(slot)
+
+    def fill(self, experts: Experts) -> None:
+        """Put the same expert into every slot."""
+        for slot in range(len(self._slots)):
+            self.put(slot, experts)
+
+    def operands(self) -> LayerOperands:
+        """The operands of all experts, in the memory that later experts are copied into.
+
+        Raises:
+            LayoutError: a slot is empty.
+        """
+        empty = sorted(set(range(len(self._slots))) - self._filled)
+        if empty or not self._slots:
+            raise LayoutError(f"slots {empty} of {len(self._slots)} are empty; expected an expert in each. Put them.")
+        hidden, intermediate = self._sizes
+        assert hidden is not None
+        assert intermediate is not None
+        columns = self._stacks if self._stacked else {name: self._column(name) for name in _NAMES}
+        return as_layer(columns, self.use_case, hidden, intermediate)
+
+    def _column(self, name: str) -> list[Tensor] | None:
+        values = [getattr(made, name) for made in self._slots]
+        return None if values[0] is None else values
+
+    def _make_stacks(self, first: ExpertOperands) -> None:
+        parts = {name: getattr(first, name) for name in _NAMES}
+        count = len(self._slots)
+        self._stacks = {n: None if part is None else empty_stack(part, count) for n, part in parts.items()}
+        self._slots = [
+            ExpertOperands(**{n: stack[slot] for n, stack in self._stacks.items() if stack is not None})
+            for slot in range(count)
+        ]

@@ -1,0 +1,168 @@
+"""Which method a linear of a quantised checkpoint gets on a CPU: vLLM's own where it runs, else dequantised at load.
+
+Whether vLLM's class and kernel run is asked, not listed: a linear of the same sizes is built, processed and run once.
+Dequantised linears compute in the model's dtype with the numbers that the checkpoint means; that is more exact than a
+device, which quantises activations, and is said in the log.
+"""
+
+import logging
+from collections import Counter
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLinear, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
+from vllm_megamoe.checkpoint.names import names_of
+from vllm_megamoe.checkpoint.readers import Reader
+from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader
+from vllm_megamoe.checkpoint.stored.table import stored_of
+from vllm_megamoe.lanes.cpu.collected import Collected, Projection
+from vllm_megamoe.lanes.cpu.shared_experts import is_fused
+from vllm_megamoe.lanes.quant_config import MegaMoeConfig, vllms_config
+
+logger = logging.getLogger(__name__)
+
+_FUSED = {
+    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    "gate_up_proj": ["gate_proj", "up_proj"],
+    "fused_qkv_a_proj": ["q_a_proj", "kv_a_proj_with_mqa"],
+}
+"""What vLLM's models fuse under these names; a model's own mapping counts first, and some classes have none."""
+
+_READ_AS_WEIGHT = ("kv_b_proj",)
+"""Linears whose weight latent attention reads beside running them."""
+
+
+def inner_config(section: Section | None, side_files: SideFiles) -> QuantizationConfig | None:
+    """vLLM's config of the layers without experts; msModelSlim's files have none."""
+    return vllms_config(section)
+
+
+def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
+    """The method of a layer without experts; None leaves the choice to vLLM.
+
+    Raises:
+        CheckpointError: a linear is stored in a way that cannot be read.
+        ConfigError: a config file's value is not what its key promises.
+    """
+    inner = config.inner
+    if not isinstance(layer, LinearBase):
+        return None if inner is None else inner.get_quant_method(layer, prefix)
+    forms = _formats(prefix, config)
+    quantised = [form for form in forms.values() if form != BF16]
+    shared = any(component.startswith("share") for component in prefix.split("."))
+    if not quantised and not shared:
+        return UnquantizedLinearMethod()
+    must_collect = prefix.rpartition(".")[2] in _READ_AS_WEIGHT or (shared and _fuses(config))
+    if quantised and inner is not None and not must_collect:
+        why_not = _runs(inner, layer, prefix)
+        if not why_not:
+            return inner.get_quant_method(layer, prefix)
+    else:
+        why_not = "vLLM has no class for them" if inner is None else "read whole"
+    if quantised:
+        TALLY.add(str(quantised[0]), layer, why_not)
+    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    runners = get_current_vllm_config().compilation_config.static_forward_context
+    return Collected(projections, partial(is_fused, runners) if shared else _never, TALLY.tell)
+
+
+def _never(layer: Any) -> bool:
+    return False
+
+
+def _fuses(config: MegaMoeConfig) -> bool:
+    """Whether the plan runs the shared experts of any layer within the operator."""
+    return config.carried is not None and any(p.shared.mode == "fused" for p in config.carried.plan.layers)
+
+
+_READERS: "WeakKeyDictionary[MegaMoeConfig, Reader]" = WeakKeyDictionary()
+
+
+def _formats(prefix: str, config: MegaMoeConfig) -> dict[str, ExpertsFormat]:
+    """The format of each projection behind a linear of vLLM's, by the projection's name."""
+    read = _READERS.get(config)
+    if read is None:
+        read = _READERS[config] = make_reader(config.section, config.side_files)
+    home, dot, last = prefix.rpartition(".")
+    parts = config.packed_modules_mapping.get(last) or _FUSED.get(last) or [last]
+    return {f"{home}{dot}{part}": read(names_of(f"{home}{dot}{part}")) for part in parts}
+
+
+_ASKED: dict[tuple[object, ...], str] = {}
+
+
+def _runs(inner: QuantizationConfig, layer: Any, prefix: str) -> str:
+    """Why vLLM cannot run this linear here; empty when it can."""
+    inputs = getattr(layer, "input_size_per_partition", layer.input_size)
+    key = (id(inner), inputs, *layer.output_partition_sizes, prefix.rpartition(".")[2])
+    if key not in _ASKED:
+        _ASKED[key] = _try(inner, inputs, list(layer.output_partition_sizes), prefix)
+    return _ASKED[key]
+
+
+def _try(inner: QuantizationConfig, inputs: int, outputs: list[int], prefix: str) -> str:
+    """Build a linear of these sizes with vLLM's own method, process it, and run two rows through it."""
+    try:
+        linear = MergedColumnParallelLinear(
+            inputs, outputs, bias=False, quant_config=inner, prefix=prefix, disable_tp=True, return_bias=False
+        )
+        if isinstance(linear.quant_method, UnquantizedLinearMethod):
+            return "vLLM takes them for unquantised"
+        for parameter in linear.parameters():
+            _fill(parameter.data)
+        linear.quant_method.process_weights_after_loading(linear)
+        linear(torch.zeros(2, inputs, dtype=linear.params_dtype))
+    except Exception as error:  # whatever keeps vLLM from running it is the answer, and is logged
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(". ")
+    return ""
+
+
+def _fill(data: torch.Tensor) -> None:
+    """Legal numbers: 1 for scales, 0 for codes of any kind."""
+    if data.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        data.fill_(1)
+    else:
+        data.view(torch.uint8).zero_()
+
+
+class Tally:
+    """Which linears of this process are dequantised, told once the model is built."""
+
+    def __init__(self) -> None:
+        self._layers: Counter[tuple[str, str]] = Counter()
+        self._bytes = 0
+
+    def add(self, form: str, layer: Any, why: str) -> None:
+        """Count a linear.
+
+        Args:
+            form: the format's name.
+            layer: under construction.
+            why: what keeps vLLM from running it.
+        """
+        inputs = getattr(layer, "input_size_per_partition", layer.input_size)
+        self._layers[form, why] += 1
+        self._bytes += inputs * sum(layer.output_partition_sizes) * layer.params_dtype.itemsize
+
+    def tell(self) -> None:
+        """Log what has been counted since the last time; the first tensor-parallel rank speaks for all."""
+        if self._layers and get_tensor_model_parallel_rank() == 0:
+            what = "; ".join(f"{count} of {form} ({why})" for (form, why), count in sorted(self._layers.items()))
+            logger.warning(
+                "megamoe: twin only: linear layers are dequantised at load, %.1f MiB a rank: %s",
+                self._bytes / 2**20,
+                what,
+            )
+        self._layers.clear()
+        self._bytes = 0
+
+
+TALLY = Tally()
+"""The one of this process."""
