@@ -15,7 +15,7 @@ ABOVE = LIMIT + 2
 
 
 def run(rank: Rank) -> dict[str, Any]:
-    """Of each case of the product: plan and classes, the calls, the rows of each step, what is said beyond the limit."""
+    """Of each case of the product: its plan, the calls, the rows of each step, what is said beyond the limit."""
     boundary, answers = Boundary(), {}
     for case in CASES[os.environ["VLLM_MEGAMOE_SIMULATED_NPU"]]:
         start = len(boundary.events)

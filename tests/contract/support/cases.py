@@ -10,7 +10,7 @@ from torch import Tensor
 
 HIDDEN, EXPERTS, TOPK, RANKS = 1024, 8, 2, 2
 LIMIT = 513
-"""max_num_batched_tokens of every case: odd, so that the last rank's rows are one more than the mask's own buffer has."""
+"""max_num_batched_tokens of every case: odd, so that the last rank has one row more than the mask's own buffer."""
 
 
 @dataclass(frozen=True)

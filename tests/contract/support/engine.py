@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -222,6 +223,20 @@ def forward(vllm_config: Any, block: Any, x: Any, **options: Any) -> Any:
 
     with torch.inference_mode(), set_ascend_forward_context(None, vllm_config, num_tokens=len(x), **options):
         return block(x)
+
+
+def wait_for(place: Path, limit_s: float = 120.0) -> Path:
+    """The place, once another rank has made it.
+
+    Raises:
+        TimeoutError: it has not in time.
+    """
+    deadline = monotonic() + limit_s
+    while not place.exists():
+        if monotonic() > deadline:
+            raise TimeoutError(f"{place} was not made in {limit_s:g} s")
+        sleep(0.05)
+    return place
 
 
 def fill(block: Any, rank: int, ranks: int) -> None:
