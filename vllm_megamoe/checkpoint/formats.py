@@ -83,6 +83,14 @@ _MXFP4 = _Kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "a16w16 tak
 _W4A4 = _Kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "every MoE layer must be a4w4-fp or none")
 _NONE = _Kind((), note="no conversion is known")
 
+OWN_METHOD, OWN_PREFIX = "megamoe", "megamoe-"
+"""`quant_method` of the package's own format, and the beginning of its formats' names, which end in the use case."""
+
+_OWN = tuple(
+    (OWN_PREFIX + case.value, f"this package's own format, {case.value}", _Kind((case.value,), "operands"))
+    for case in UseCase
+)
+
 _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("bf16", "BF16", _BF16),
     ("compressed-tensors-w8a8", "compressed-tensors int8 (W8A8)", _INT8),
@@ -148,6 +156,7 @@ _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("quark-mxfp4", "Quark MXFP4", _MXFP4),
     ("quark-int8", "Quark int8 per channel or tensor", _INT8),
     ("quark-fp8", "Quark FP8 per channel or tensor", _FREE_FP8),
+    *_OWN,
 )
 
 _UNREAD = {

@@ -83,10 +83,20 @@ class Lane(Protocol):
             MegaMoeError: the layer's weights cannot be read.
         """
 
-    def take_shared(self, runner: Any, plan: "LayerPlan") -> "Experts":
-        """The shared MLP of a runner as `plan.shared.pieces` experts, whole on every rank, as the checkpoint has it.
+    def check_whole(self) -> None:
+        """Called before each step of a MoE layer, for the layers without experts.
 
-        From then on the runner's own path to it is off.
+        Raises:
+            CheckpointError: weights were loaded again in part.
+        """
+
+    def take_shared(self, runner: Any, plan: "LayerPlan", put: "Callable[[Experts], None]") -> "Callable[[], None]":
+        """Give the shared MLP of a runner to `put`: `plan.shared.pieces` experts, whole on every rank, as stored.
+
+        From then on the runner's own path to it is off. When weights are loaded again, `put` is called again.
+
+        Returns:
+            What is called before each step: it raises CheckpointError where the MLP was loaded again in part.
 
         Raises:
             ConfigError: the runner or its MLP is not built as this pairing knows it.

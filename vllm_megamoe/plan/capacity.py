@@ -68,7 +68,7 @@ def plan_capacity(
 ) -> tuple[Capacity, list[Violation]]:
     """Rows of a step and of a call, and the receive capacity that the buffer gets; with what is wrong with them."""
     # Rows that tensor-parallel ranks share are split over them, so each brings a share of the step's rows.
-    rows = max(1, ceil_div(engine.max_num_batched_tokens, engine.tensor_parallel if engine.expert_parallel else 1))
+    rows = max(1, ceil_div(engine.max_num_batched_tokens, engine.tensor_parallel))
     limits, asked = limits_of(profile), options.max_recv_token_num
     # The combine of W4A8 on A3 of 9.1.0 counts packed rows, two for each token; 0 would not do (op 9aa8113f8 fixes it).
     factor = max(receive_factor(use_case, profile), agreed.receive_factor)

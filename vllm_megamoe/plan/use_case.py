@@ -81,6 +81,8 @@ def choose_use_case(
     if unread:
         ways = dict.fromkeys(case for case in UseCase if case in runs.value)
     if options.use_case == "auto":
+        if not ways:
+            return Rejected(_no_way(layer, profile), draft=None)
         chosen = next((case for case in ways if within is None or case in within), next(iter(ways)))
     else:
         chosen = UseCase(options.use_case)
@@ -95,6 +97,15 @@ def choose_use_case(
         remedy = "Add --dtype bfloat16, or drop use_case."
         wrong.append(Violation("use_case", f"float32 with use case {chosen.value}", expected, remedy))
     return UseCaseChoice(chosen, str(loss or ""), tuple(wrong))
+
+
+def _no_way(layer: MoeFacts, profile: Profile) -> Violation:
+    """Operands of another product, which nothing converts."""
+    facts, runs = layer.experts_format.facts, limits_of(profile).use_cases
+    expected = f"experts that can become one of {', '.join(case.value for case in UseCase if case in runs.value)}"
+    remedy = "Convert its source for this product (vllm-megamoe convert), or use another checkpoint of this model."
+    got = f"{facts.name} experts, which are {' or '.join(facts.use_cases)}, on {profile.name}"
+    return Violation(layer.name, got, f"{expected} ({runs.source})", remedy)
 
 
 def _is_twins_float32(dtype: str, profile: Profile) -> bool:
