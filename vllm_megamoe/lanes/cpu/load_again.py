@@ -16,7 +16,11 @@ from torch import Tensor
 from vllm.config import VllmConfig, get_current_vllm_config, set_current_vllm_config
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import (
+    finalize_layerwise_processing,
+    get_layerwise_info,
+    initialize_layerwise_reload,
+)
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
@@ -24,6 +28,9 @@ from vllm_megamoe.errors import CheckpointError
 
 _STARTED: "WeakSet[Any]" = WeakSet()
 """Layers of this process that have got a tensor again, and perhaps not all."""
+
+_TORN: "WeakSet[Any]" = WeakSet()
+"""Those that did not get all."""
 
 _ENGINES: "WeakKeyDictionary[Any, VllmConfig]" = WeakKeyDictionary()
 """The config of the engine that a layer belongs to."""
@@ -64,20 +71,30 @@ def _wrapped(process: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def check_whole() -> None:
-    """Raise CheckpointError where a layer has got a part of its tensors again: it still computes with the old ones."""
-    halves = [layer for layer in _STARTED if get_layerwise_info(layer).can_load()]
+    """Raise CheckpointError where a layer has got a part of its tensors again, until it gets all of them.
+
+    It goes on with the weights that it had; what came is dropped, because with tensors of a later load it would make a
+    weight of two.
+    """
+    for layer in list(_STARTED):
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            info.load_numel = 0
+            info.loaded_weights.clear()
+            finalize_layerwise_processing(layer, None)
+            _TORN.add(layer)
     _STARTED.clear()
-    _STARTED.update(halves)
-    if halves:
-        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in halves))
+    if _TORN:
+        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in _TORN))
         raise CheckpointError(
             f"{names}: loaded again in part; expected all tensors of a layer (q, k and v; gate and up) before the next "
-            "step. Load the rest of them."
+            "step. Load these layers again as a whole."
         )
 
 
 def _take_again(layer: Any) -> None:
     """Put a loader for tensors that come later on every parameter that a checkpoint fills."""
+    _TORN.discard(layer)
     filled, _ = get_layerwise_info(layer).restore_metadata
     for name, built in filled.items():
         if layer._parameters.get(name) is None:
