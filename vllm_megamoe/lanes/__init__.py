@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vllm_megamoe.experts.canonical import Experts
     from vllm_megamoe.lanes.quant_config import MegaMoeConfig
     from vllm_megamoe.layer.rows import Seat
+    from vllm_megamoe.plan.agreement import Communicator
     from vllm_megamoe.plan.layer_plan import LayerPlan
     from vllm_megamoe.plan.options import Options
 
@@ -56,8 +57,12 @@ class Lane(Protocol):
             ConfigError: the machine is not the one that was planned for.
         """
 
-    def read_seat(self, layer: Any) -> "Seat":
+    def read_seat(self, layer: Any, communicator: "Communicator" = "main") -> "Seat":
         """The communicator of a layer (RoutedExperts), and how its rows come together.
+
+        Args:
+            communicator: `draft` for one of its own over the same ranks, made with its first layer: all ranks of it
+                build their layers in the same order, so they come here together.
 
         Raises:
             ConfigError: its experts are placed in another order than the operator takes them in.

@@ -50,7 +50,7 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     plan = live.confirmed()
     state.set_finder(_find)
     stored = stored_of(plan.facts.experts_format.name, config.section)
-    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer), live)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
     return method
 
 

@@ -25,11 +25,11 @@ class RoutedWeights:
 
     def __init__(self, plan: LayerPlan, dtype: torch.dtype, device: torch.device) -> None:
         self._plan, self._dtype, self._device = plan, dtype, device
-        self._slots = _slots(plan, plan.experts_per_rank)
+        self._slots = _slots(plan, plan.use_case, plan.experts_per_rank, dtype)
 
     def put(self, slot: int, experts: Experts) -> None:
         """One expert: its operands are made, or overwritten in the memory that they have."""
-        experts = _ready(experts, self._plan.use_case, self._dtype, self._device)
+        experts = _on_device(experts, self._device)
         if self._plan.facts.gate_up_interleaved:
             experts = _deinterleaved(experts, self._plan.facts.name)
         self._slots.put(slot, experts)
@@ -54,8 +54,8 @@ class SharedWeights:
     """The shared experts of a layer, all of them on every rank: each computes its own rows. Arguments as above."""
 
     def __init__(self, plan: LayerPlan, dtype: torch.dtype, device: torch.device) -> None:
-        self._plan, self._dtype, self._device = plan, dtype, device
-        self._slots = _slots(plan, plan.shared.pieces)
+        self._plan, self._device = plan, device
+        self._slots = _slots(plan, plan.shared.use_case or plan.use_case, plan.shared.pieces, dtype)
 
     def put(self, experts: Experts) -> None:
         """The MLP, cut to the routed width: its operands are made, or overwritten in the memory that they have.
@@ -73,30 +73,23 @@ class SharedWeights:
                 '"fuse_shared_experts": "off".'
             )
         for piece in range(experts.num_experts):
-            self._slots.put(piece, _ready(experts.one(piece), plan.use_case, self._dtype, self._device))
+            self._slots.put(piece, _on_device(experts.one(piece), self._device))
 
     def operands(self) -> LayerOperands:
         """Of all pieces."""
         return self._slots.operands()
 
 
-def _slots(plan: LayerPlan, count: int) -> Slots:
+def _slots(plan: LayerPlan, use_case: UseCase, count: int, dtype: torch.dtype) -> Slots:
     sizes = plan.padding
     return Slots(
-        plan.use_case,
+        use_case,
         count,
         hidden=sizes.hidden,
         intermediate_hidden=sizes.intermediate_hidden,
         stacked=plan.stacked,
+        dtype=dtype,
     )
-
-
-def _ready(experts: Experts, use_case: UseCase, dtype: torch.dtype, device: torch.device) -> Experts:
-    """On the device, and in the model's dtype where they stay unquantised."""
-    experts = _on_device(experts, device)
-    if isinstance(experts, DenseExperts) and use_case is UseCase.A16W16:
-        return DenseExperts(experts.w13.to(dtype), experts.w2.to(dtype))
-    return experts
 
 
 def _on_device(experts: Experts, device: torch.device) -> Experts:

@@ -40,6 +40,8 @@ _FUSED = {
 _READ_AS_WEIGHT = ("kv_b_proj",)
 """Linears whose weight latent attention reads beside running them."""
 
+_WHOLE = "vLLM reads the weight itself, or drops g_idx"
+
 
 def inner_config(section: Section | None, side_files: SideFiles) -> QuantizationConfig | None:
     """vLLM's config of the layers without experts; msModelSlim's files have none."""
@@ -66,18 +68,24 @@ def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
-    must_collect = prefix.rpartition(".")[2] in _READ_AS_WEIGHT or (shared and _fuses(config))
+    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    must_collect = _must_collect(prefix, projections) or (shared and _fuses(config))
     if quantised and inner is not None and not must_collect:
         why_not = _runs(inner, layer, prefix)
         if not why_not:
             return inner.get_quant_method(layer, prefix)
     else:
-        why_not = "vLLM has no class for them" if inner is None else "read whole"
+        why_not = "vLLM has no class for them" if inner is None else _WHOLE
     if quantised:
         TALLY.add(str(quantised[0]), layer, why_not)
-    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
     runners = get_current_vllm_config().compilation_config.static_forward_context
     return Collected(projections, partial(is_fused, runners) if shared else _never, TALLY.tell)
+
+
+def _must_collect(prefix: str, projections: tuple[Projection, ...]) -> bool:
+    """Whether vLLM's own method would do something else: attention reads the weight, or inputs are out of order."""
+    reordered = any(part.name == "g_idx" for each in projections for part in each.stored.parts)
+    return reordered or prefix.rpartition(".")[2] in _READ_AS_WEIGHT
 
 
 def _never(layer: Any) -> bool:
