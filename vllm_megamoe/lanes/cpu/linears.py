@@ -16,7 +16,7 @@ from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.names import names_of
@@ -58,9 +58,7 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     if isinstance(layer, LinearBase):
         return loadable_again(_linear_method(layer, prefix, config))
     found = None if config.inner is None else config.inner.get_quant_method(layer, prefix)
-    if isinstance(layer, VocabParallelEmbedding):
-        return loadable_again(found or UnquantizedEmbeddingMethod())
-    return found
+    return loadable_again(found) if isinstance(layer, VocabParallelEmbedding) else found
 
 
 def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
