@@ -24,11 +24,6 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
     return options, []
 
 
-def start(vllm_config: Any) -> None:
-    """Nothing is needed in a worker."""
-    del vllm_config
-
-
 def prepare(vllm_config: Any) -> None:
     """Set thread binding and KV space for more than one worker on a host."""
     parallel = vllm_config.parallel_config
