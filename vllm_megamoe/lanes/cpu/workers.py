@@ -24,6 +24,14 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
     return options, []
 
 
+def start(vllm_config: Any) -> None:
+    """In a worker, before its first layer is built."""
+    # Imported here: the user's process prepares an environment and builds no layer.
+    from vllm_megamoe.lanes.cpu import gaps
+
+    gaps.start(vllm_config)
+
+
 def prepare(vllm_config: Any) -> None:
     """Set thread binding and KV space for more than one worker on a host."""
     parallel = vllm_config.parallel_config
