@@ -27,6 +27,14 @@ logger = logging.getLogger(__name__)
 NAME = "megamoe"
 _KEYS = {"quant_method"}
 
+UNUSED_SUFFIXES = (
+    *(f".{part}_proj.kv_cache_{number}" for part in "kv" for number in ("scale", "offset")),
+    *(f".fa_{part}.{number}" for part in "qkv" for number in ("scale", "offset")),
+    *(f".indexer.{part}_rot" for part in "qk"),
+)
+"""msModelSlim's tensors of a quantised KV cache (C8), attention (FAKQuant) and indexer, beside whose codes are none:
+vllm-ascend 0.30.0rc2, quantization/configs/modelslim_config.py, get_cache_scale_mapper."""
+
 
 class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
     """Config of a checkpoint that the user asked to serve through the operator.
@@ -123,10 +131,13 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return (QuantizationConfig if self.inner is None else self.inner).get_cache_scale_mapper()
 
     def get_checkpoint_weight_mapper(self) -> Any:
-        """No tensor is left out: vLLM's default drops every `g_idx`, which tells the group of each input (GPTQ)."""
+        """What is left out of the checkpoint: scales of a quantised KV cache where no class uses them.
+
+        Not every `g_idx`, as vLLM's default has it: it tells the group of each input of an expert (GPTQ).
+        """
         from vllm.model_executor.models.utils import WeightsMapper
 
-        return WeightsMapper()
+        return WeightsMapper(orig_to_new_suffix=dict.fromkeys(UNUSED_SUFFIXES) if self.inner is None else {})
 
     @property
     def _ignore_unexpected_suffixes(self) -> tuple[str, ...]:

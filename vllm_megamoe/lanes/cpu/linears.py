@@ -24,6 +24,7 @@ from vllm_megamoe.checkpoint.readers import Reader
 from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.lanes.cpu.collected import Collected, Projection
+from vllm_megamoe.lanes.cpu.gaps import check_bias
 from vllm_megamoe.lanes.cpu.load_again import loadable_again
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig, vllms_config
@@ -52,7 +53,7 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     """The method of a layer without experts, made to take weights again; None leaves the choice to vLLM.
 
     Raises:
-        CheckpointError: a linear is stored in a way that cannot be read.
+        CheckpointError: a linear is stored in a way that cannot be read, or has a bias that the model has not.
         ConfigError: a config file's value is not what its key promises.
     """
     if isinstance(layer, LinearBase):
@@ -65,6 +66,10 @@ def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     inner = config.inner
     forms = _formats(prefix, config)
     quantised = [form for form in forms.values() if form != BF16]
+    if not layer.has_bias:
+        # A static quantisation has its bias among its integers, and `Collected` adds it.
+        bare = [name for name, form in forms.items() if form.name != "msmodelslim-w8a8"]
+        check_bias(bare, config, get_current_vllm_config().model_config.model)
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
