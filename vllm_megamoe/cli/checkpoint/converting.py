@@ -149,10 +149,10 @@ def _layer(opened: Opened, layer: MoeFacts, plan: LayerPlan, target: Path, journ
         names = [
             (f"{block}.{number}.{_spelt(stored.tensors.spelling, PARTS[name][0])}.{PARTS[name][1]}", name)
             for number in range(layer.num_experts)
-            for name in own.parts
+            for name in own.tensors
         ]
         loss = _Loss()
-        declared = [Declared.of(full, own.parts[name]) for full, name in names]
+        declared = [Declared.of(full, own.tensors[name]) for full, name in names]
         pieces = _pieces(opened, layer, plan, own, loss)
         journal.files[place.name] = write_file(place, declared, pieces)
         journal.layers[block] = {
@@ -222,7 +222,7 @@ def _pieces(opened: Opened, layer: MoeFacts, plan: LayerPlan, own: OwnLayer, los
             )
         loss.off += sum(float((a - b).square().sum()) for a, b in zip(after, before, strict=True))
         loss.size += sum(float(b.square().sum()) for b in before)
-        yield from (data_of(tensors[name]) for name in own.parts)
+        yield from (data_of(tensors[name]) for name in own.tensors)
 
 
 def _keep(opened: Opened, moved: set[str], target: Path, journal: Journal) -> dict[str, str]:

@@ -20,7 +20,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.names import names_of
 from vllm_megamoe.checkpoint.readers import Reader
-from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader
+from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader, source_section
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.lanes.cpu.collected import Collected, Projection
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
@@ -68,7 +68,9 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
         why_not = "vLLM has no class for them" if inner is None else "read whole"
     if quantised:
         TALLY.add(str(quantised[0]), layer, why_not)
-    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    projections = tuple(
+        Projection(name, stored_of(form.name, source_section(config.section))) for name, form in forms.items()
+    )
     runners = get_current_vllm_config().compilation_config.static_forward_context
     return Collected(projections, partial(is_fused, runners) if shared else _never, TALLY.tell)
 
