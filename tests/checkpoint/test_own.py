@@ -28,6 +28,10 @@ NAME, HIDDEN, WIDTH = "model.layers.1.mlp.experts", pairs.SHAPE.hidden, pairs.SH
 PROJECTIONS: dict[Shard, str] = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
+def name_of(expert: int, shard: Shard) -> str:
+    return f"{NAME}.{expert}.{PROJECTIONS[shard]}"
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[UseCase, Path]:
     """Use case -> what the original was converted to."""
@@ -64,7 +68,7 @@ class Load:
         def finish(slot: int, held: Mapping[str, Tensor]) -> None:
             self.slots.put_operands(slot, own.operands_of(held, NAME), (HIDDEN, WIDTH))
 
-        self.stream = OwnStream(NAME, own, HIDDEN, WIDTH, ids, PROJECTIONS, finish)
+        self.stream = OwnStream(NAME, own, HIDDEN, WIDTH, ids, name_of, finish)
 
     def run(self) -> LayerOperands:
         """In the file's order; then the loader writes into its own memory again."""

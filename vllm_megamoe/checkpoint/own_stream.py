@@ -15,7 +15,7 @@ class OwnStream(ExpertStream):
     """As ExpertStream, of operands.
 
     Args:
-        layer, hidden, intermediate, experts, projections: as ExpertStream.
+        layer, hidden, intermediate, experts, name_of: as ExpertStream.
         own: the layer's entry.
         finish: takes the slot of an expert and its tensors, field of ExpertOperands -> tensor.
     """
@@ -27,10 +27,10 @@ class OwnStream(ExpertStream):
         hidden: int,
         intermediate: int,
         experts: Sequence[int],
-        projections: Mapping[Shard, str],
+        name_of: Callable[[int, Shard], str],
         finish: Callable[[int, Mapping[str, Tensor]], None],
     ) -> None:
-        super().__init__(layer, own, hidden, intermediate, experts, projections, finish=lambda slot, experts: None)
+        super().__init__(layer, own, hidden, intermediate, experts, name_of, finish=lambda slot, experts: None)
         self._keys = {field: (SHARD[PARTS[field][0]], PARTS[field][1]) for field in own.tensors}
         self._required = self._expected = frozenset(self._keys.values())
         self._finish_operands = finish

@@ -56,9 +56,14 @@ def shared_names(runner: Any) -> list[str]:
     return [f"{home}.{projection}" for projection in PROJECTIONS]
 
 
+_WITH_NUMBERS = ("SiluAndMulWithClamp", "SwigluStepAndMul", "SituAndMul")
+
+
 def _activation(mlp: torch.nn.Module) -> ActivationFacts:
     module: Any = getattr(mlp, "act_fn", mlp)
-    name = type(module).__name__
+    # A platform's own class of an activation is one of vLLM's by descent (vllm-ascend's AscendSiluAndMul).
+    names = [kind.__name__ for kind in type(module).__mro__]
+    name = next((name for name in names if name in _PLAIN or name in _WITH_NUMBERS), names[0])
     if name in _PLAIN:
         return ActivationFacts(_PLAIN[name])
     if name == "SiluAndMulWithClamp":

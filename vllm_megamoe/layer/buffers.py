@@ -7,13 +7,16 @@ unusable (op csrc, comm_context). So storage is shared, and this module owns it:
 - It is destroyed when its group is gone (another engine has started in this process) and when the process ends, always
   in order of creation. A layer that is gone destroys nothing: when Python frees it differs from rank to rank, and
   buffers of a communicator must come and go in the same order on all of them.
+- Where the platform takes its communicators away for a while (sleep), storage is suspended before and made anew on the
+  new ones after; handles and buffers stay the same objects.
 - A handle lives as long as its layer keeps it, and counts no longer once its storage is destroyed.
 """
 
 import atexit
 import itertools
 import weakref
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import ProcessGroup
@@ -23,6 +26,7 @@ from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, settings
+from vllm_megamoe.ops.renew import renew
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
@@ -87,6 +91,29 @@ def close_buffers() -> None:
     _destroy(list(_storages))
 
 
+def suspend_buffers() -> None:
+    """Give back, in order of creation, what all storage holds of its communicators, which are about to go."""
+    for storage in _storages.values():
+        if storage.group is not None:
+            storage.buffer.destroy()
+
+
+def resume_buffers(group_of: Callable[[ProcessGroup], ProcessGroup]) -> None:
+    """Make suspended storage anew, in the same order; on all ranks together, outside of any graph.
+
+    Args:
+        group_of: the group that was -> the one in its place.
+    """
+    held = list(_storages.items())
+    _storages.clear()
+    for (name, facts, profile, backend), storage in held:
+        if storage.group is not None:
+            group = group_of(storage.group)
+            renew(storage.buffer, group)
+            name, storage = group.group_name, replace(storage, group=group)
+        _storages[name, facts, profile, backend] = storage
+
+
 def _destroy(keys: list[_Key]) -> None:
     """Destroy storage and drop the handles on it."""
     for key in keys:
@@ -138,6 +165,6 @@ def _reject_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
     if plan.profile.is_950 and others:
         raise ConfigError(
             f"{layer}: its operator configuration ({plan.buffer}) differs from that of {others[0]}, and "
-            f"{plan.profile.name} has one buffer per communicator. Serve the draft or MTP model without "
-            "--quantization megamoe, or with experts like the main model's."
+            f"{plan.profile.name} has one buffer per communicator; expected one configuration on each. Report "
+            "this model: the plan gives draft layers of another configuration a communicator of their own."
         )

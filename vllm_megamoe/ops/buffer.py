@@ -114,6 +114,12 @@ class Communicator:
         """A destroyed buffer is in nobody's way."""
         self._live = {number: held for number, held in self._live.items() if held[0]() is not buffer}
 
+    def hand_over(self, made: SymmBuffer, heir: SymmBuffer) -> None:
+        """Put one buffer in another's place, which nobody uses."""
+        for number, (held, facts) in self._live.items():
+            if held() is made:
+                self._live[number] = (weakref.ref(heir), facts)
+
     def oldest(self) -> BufferFacts | None:
         """Configuration of the oldest buffer that somebody still holds, as it was created; None when there is none."""
         self._live = {number: held for number, held in self._live.items() if held[0]() is not None}

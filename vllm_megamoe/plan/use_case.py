@@ -47,8 +47,7 @@ def ways_of(layer: MoeFacts, profile: Profile, dtype: str) -> Ways:
     if _is_twins_float32(dtype, profile) and facts.stored:
         ways[UseCase.A16W16] = None
     ways |= {UseCase(name): None for name in facts.use_cases if UseCase(name) not in ways}
-    # One that some weights go to exactly, whatever they are, stands before one that always rounds.
-    for case, loss in sorted(facts.losses.items(), key=lambda item: (item[1].least, item[1].most)):
+    for case, loss in facts.losses.items():
         ways.setdefault(case, loss)
     return {case: loss for case, loss in ways.items() if case in runs}
 

@@ -5,9 +5,15 @@ NPUWorker.__init__ and _init_worker_distributed_environment, worker/model_runner
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contract.support.cases import Case
+    from torch import Tensor
 
 PREFIX = "model.layers.0.mlp"
 MAX_NUM_REQS = 8
@@ -54,6 +60,36 @@ class Model:
         if self.description is not None:
             (folder / "quant_model_description.json").write_text(json.dumps(self.description))
         return folder
+
+
+DEEPSEEK = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 0,
+    "moe_layer_freq": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": None,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 64,
+    "num_key_value_heads": 8,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+}
+"""Keys of a model whose MoE layers have shared experts that no gate weighs."""
+
+
+def model_of(case: "Case") -> Model:
+    """The model that a case's layer is of."""
+    if not case.shared:
+        return Model(intermediate=case.intermediate)
+    experts = {"n_routed_experts": Model.experts, "n_shared_experts": case.shared}
+    changes = DEEPSEEK | experts | {"routed_scaling_factor": case.scaling}
+    return Model(intermediate=case.intermediate, changes=changes)
 
 
 def make_config(folder: Path, *, quantization: str | None = None, tokens: int = 1024, **options: Any) -> Any:
@@ -140,12 +176,34 @@ def build_block(vllm_config: Any) -> Any:
     """vLLM's own MoE block, with the classes that vllm-ascend puts in place of vLLM's."""
     import torch
     from vllm.config import set_current_vllm_config
+    from vllm.model_executor.models.deepseek_v2 import DeepseekV2MoE
     from vllm.model_executor.models.qwen3_moe import Qwen3MoeSparseMoeBlock
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     set_capacity(vllm_config)
+    hf_config, parallel = vllm_config.model_config.hf_config, vllm_config.parallel_config
     with set_current_vllm_config(vllm_config), set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
+        if hf_config.model_type == "deepseek_v2":
+            # The factor goes onto the output, as the decoder layer of this model has it.
+            return DeepseekV2MoE(
+                hf_config, parallel, vllm_config.quant_config, prefix=PREFIX, apply_routed_scale_to_output=True
+            )
         return Qwen3MoeSparseMoeBlock(vllm_config=vllm_config, prefix=PREFIX)
+
+
+def load(block: Any, tensors: "Iterable[tuple[str, Tensor]]") -> None:
+    """Hand the checkpoint's tensors of a block to vLLM's loaders, as the model's own `load_weights` does."""
+    from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+    for name, tensor in tensors:
+        home, _, rest = name.partition(".")
+        if home == "experts":
+            list(block.experts.load_weights([(rest, tensor)]) or ())
+            continue
+        shards = [n for n, part in enumerate(("gate_proj", "up_proj")) if rest.startswith(part)]
+        path = f"{home}.gate_up_proj.{rest.partition('.')[2]}" if shards else name
+        parameter = block.get_parameter(path)
+        getattr(parameter, "weight_loader", default_weight_loader)(parameter, tensor, *shards)
 
 
 def finish_loading(vllm_config: Any, block: Any) -> None:
@@ -165,6 +223,20 @@ def forward(vllm_config: Any, block: Any, x: Any, **options: Any) -> Any:
 
     with torch.inference_mode(), set_ascend_forward_context(None, vllm_config, num_tokens=len(x), **options):
         return block(x)
+
+
+def wait_for(place: Path, limit_s: float = 120.0) -> Path:
+    """The place, once another rank has made it.
+
+    Raises:
+        TimeoutError: it has not in time.
+    """
+    deadline = monotonic() + limit_s
+    while not place.exists():
+        if monotonic() > deadline:
+            raise TimeoutError(f"{place} was not made in {limit_s:g} s")
+        sleep(0.05)
+    return place
 
 
 def fill(block: Any, rank: int, ranks: int) -> None:

@@ -46,7 +46,7 @@ def contradictions(vllm_config: Any, options: Options) -> Iterator[Violation]:
     yield from _consumer(vllm_config, given)
 
 
-_MEGAMOE = "the operator is called by --quantization megamoe, vllm-ascend's own path to it or to its kin stays off"
+_MEGAMOE = "0: with --quantization megamoe vllm-ascend's own path to this operator, or to its kin, stays off"
 _OTHER_PLACE = 'Drop it; the megamoe options have "max_recv_token_num" with "allow_token_drop".'
 _OFF: dict[str, tuple[str, str]] = {
     "enable_fused_mc2": (_MEGAMOE, "Drop it."),

@@ -1,5 +1,6 @@
 """The method of a MoE layer under vllm-ascend's runner, which prepares rows before it and finalises them after it."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,6 +8,9 @@ from torch import Tensor
 
 from vllm_megamoe.lanes.ascend.moe_rows import check_rows
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
+from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
+from vllm_megamoe.plan.verdict import of_product, rejection_of
+from vllm_megamoe.profiles.rules import broken_by_call
 
 
 class AscendMegaMoeMethod(MegaMoeMethod):
@@ -19,6 +23,15 @@ class AscendMegaMoeMethod(MegaMoeMethod):
     def maybe_make_prepare_finalize(self, routing_tables: Any = None) -> None:
         """None: vLLM's modular kernels have no place in vllm-ascend's path (routed_experts.py)."""
         del routing_tables
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """As MegaMoeMethod, and a look at the window that HCCL has given.
+
+        Raises:
+            ConfigError: it is smaller than the operator needs.
+        """
+        super().process_weights_after_loading(layer)
+        check_window(self.plan, layer.mega_moe_buffer.ccl_buffer_size)
 
     def apply(
         self,
@@ -36,6 +49,23 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         """
         from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
 
-        active = check_rows(layer.layer_name, x, layer.ascend_mc2_mask)
-        y = layer.mega_moe.run(x, topk_ids.to(torch.int32), topk_weights, active)
+        state, active = layer.mega_moe, layer.ascend_mc2_mask
+        check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
+        y = state.run(x, topk_ids.to(torch.int32), topk_weights, active)
         return FusedExpertsResult(routed_out=y)
+
+
+def check_window(plan: LayerPlan, given: int) -> None:
+    """Compare the window that a communicator has with what the largest call needs.
+
+    Args:
+        given: `ccl_buffer_size` of the operator's buffer, bytes of both halves.
+
+    Raises:
+        ConfigError: it is too small; with the value of HCCL_BUFFSIZE that is enough.
+    """
+    call = replace(call_facts(plan, "bfloat16", masked=plan.profile.is_a2_a3), ccl_buffer_size=given)
+    broken = broken_by_call(plan.profile, plan.buffer, call)
+    said = [str(of_product(plan.profile.name, rule)) for rule in broken if rule.argument == "ccl_buffer_size"]
+    if said:
+        raise rejection_of(said)

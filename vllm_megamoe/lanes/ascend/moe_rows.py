@@ -62,8 +62,13 @@ def lengthen_mask(vllm_config: Any) -> None:
         context._reserved_mc2_mask = torch.zeros(-(-len(mask) // ranks) * ranks, dtype=mask.dtype, device=mask.device)
 
 
-def check_rows(layer_name: str, x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask of the rows that a layer gets, after a look at how they were prepared; host values alone.
+def check_rows(layer_name: str, rows: int, planned: int, mask: Tensor | None) -> None:
+    """Look at how a layer's rows were prepared; host values alone.
+
+    Args:
+        rows: that the layer gets.
+        planned: most that it may get. More are the layer's own to reject, on all ranks; their mask ends early.
+        mask: of real rows.
 
     Raises:
         OperatorError: they were not prepared as MC2, or the mask does not fit.
@@ -74,12 +79,11 @@ def check_rows(layer_name: str, x: Tensor, mask: Tensor | None) -> Tensor:
     if kind not in (MoECommType.MC2, MoECommType.FUSED_MC2):
         got = getattr(kind, "name", kind)
         raise OperatorError(
-            f"{layer_name}: vllm-ascend prepared the rows as {got}; expected MC2: gathered rows "
-            "would come out of the operator several times, unequal ones would stop it. Report this configuration."
+            f"{layer_name}: vllm-ascend prepared the rows as {got}; expected MC2: gathered rows would come out of the "
+            "operator several times, unequal ones would stop it. Report this configuration."
         )
-    if mask is None or mask.shape[0] != x.shape[0]:
+    if rows <= planned and (mask is None or mask.shape[0] != rows):
         got = "no mask" if mask is None else f"a mask of {mask.shape[0]}"
         raise OperatorError(
-            f"{layer_name}: {x.shape[0]} rows with {got}; expected an entry for each row. Report this configuration."
+            f"{layer_name}: {rows} rows with {got}; expected an entry for each row. Report this configuration."
         )
-    return mask

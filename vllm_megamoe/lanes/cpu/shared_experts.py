@@ -4,14 +4,15 @@ Its linears are of the kind that collects a checkpoint's tensors (`collected.Col
 they keep what arrives instead of handing it to vLLM, so that every rank has all of it, in its own type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_rows
-from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.errors import CheckpointError, ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.lanes.cpu.collected import Collected
@@ -43,11 +44,19 @@ def _mlp(runner: Any) -> torch.nn.Module:
     return mlp
 
 
-def take_shared(runner: Any, plan: LayerPlan) -> Experts:
-    """The shared MLP of a MoERunner as experts of the routed width, whole on every rank, as the checkpoint has it.
+def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+    """Give away a MoERunner's shared MLP: experts of the routed width, whole on every rank, as the checkpoint has it.
 
     From then on vLLM's runner neither runs it nor multiplies its part of the output by the routed scaling factor
     (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
+
+    Args:
+        runner: of the layer.
+        plan: of the layer.
+        put: takes the experts, now and whenever the MLP is loaded again.
+
+    Returns:
+        What to call before a step: it raises CheckpointError where the MLP was loaded again in part.
 
     Raises:
         ConfigError: the runner or its MLP is not built as in vLLM 0.30 and 0.32.
@@ -58,17 +67,50 @@ def take_shared(runner: Any, plan: LayerPlan) -> Experts:
         raise ConfigError(
             f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {_REMEDY}"
         )
-    gate_up, down = (_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear))
-    first, second = _taken(gate_up), _taken(down)
-    if len(first) == 1:
-        # One tensor in the checkpoint too, gate rows first.
-        first = split_rows(first[0], 2)
-    gate, up = first
-    whole = join_expert(gate, up, second[0], layer_name)
-    for linear in (gate_up, down):
-        linear.weight = torch.nn.Parameter(torch.empty(0, dtype=linear.weight.dtype), requires_grad=False)
+    linears = [_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear)]
+    mlp = _SharedMlp(layer_name, linears, plan.shared.pieces, put)
+    mlp.give()
+    for linear in linears:
+        linear.quant_method.collect_again(linear, mlp.arrived)
     _detach(runner, layer_name, plan.fold_scaling)
-    return cut_expert(whole, plan.shared.pieces)
+    return mlp.check
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedMlp:
+    """The linears, gate and up rows first, and where their numbers go."""
+
+    name: str
+    linears: Sequence[Any]
+    pieces: int
+    put: Callable[[Experts], None]
+
+    def give(self) -> None:
+        """Hand on what the linears have collected."""
+        first, second = (_taken(linear) for linear in self.linears)
+        if len(first) == 1:
+            # One tensor in the checkpoint too, gate rows first.
+            first = split_rows(first[0], 2)
+        gate, up = first
+        self.put(cut_expert(join_expert(gate, up, second[0], self.name), self.pieces))
+
+    def arrived(self) -> None:
+        """A projection has come again; hand on the MLP with its last one."""
+        if not any(linear.quant_method.missing() for linear in self.linears):
+            self.give()
+
+    def check(self) -> None:
+        """See `take_shared`."""
+        if not any(linear.quant_method.begun for linear in self.linears):
+            return
+        for linear in self.linears:
+            linear.quant_method.finish()
+        missing = [name for linear in self.linears for name in linear.quant_method.missing()]
+        if missing and any(linear.quant_method.begun for linear in self.linears):
+            raise CheckpointError(
+                f"{self.name}: the shared experts were loaded again in part: {', '.join(missing)} did not come; "
+                "expected all three projections before the next step. Load the rest of them."
+            )
 
 
 def _only(runner: Any, layer_name: str, kind: type) -> Any:

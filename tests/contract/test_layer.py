@@ -1,0 +1,127 @@
+"""One MoE layer, TP=2 EP=2, under vllm-ascend's runner with `--quantization megamoe`, on every product.
+
+The profile is never named; it follows from the simulated machine. Expected rows come from the dense formula.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from contract.support.cases import CASES, EXPERTS, HIDDEN, LIMIT, RANKS, TOPK, Case
+from contract.support.dense import dense
+from contract.support.values import rows_for
+
+PRODUCTS = tuple(CASES)
+EVERY = [pytest.param(product, case, id=f"{product}-{case.name}") for product in PRODUCTS for case in CASES[product]]
+WITHIN = {"a2": 0.01, "a3": 0.01, "950": 0.06}
+"""Largest error as a share of the largest value. A2 and A3 keep BF16; on 950 the experts become FP8 (E4M3, 3 bits of
+mantissa: a rounding of up to 2^-4), weights and activations before either GEMM."""
+
+
+@pytest.fixture(scope="module")
+def answers() -> Any:
+    """Answers of both ranks by product; each product runs when it is first asked for."""
+    from contract.support.launch import run
+
+    found: dict[str, list[dict[str, Any]]] = {}
+
+    def of(product: str, case: Case) -> list[dict[str, Any]]:
+        if product not in found:
+            found[product] = run(product, ["layer"], ranks=RANKS)["layer"]
+        return [answer[case.name] for answer in found[product]]
+
+    return of
+
+
+def calls_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event["given"] for event in answer["events"] if event["call"] == "mega_moe"]
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_rows_are_the_dense_layers(product: str, case: Case, answers: Any) -> None:
+    for tokens in case.tokens:
+        expected = dense(case, rows_for(case.name, tokens, HIDDEN))
+        got = answers(product, case)[0]["rows"][tokens].double()
+        error = (got - expected).abs().amax(dim=1)
+        worst = int(error.argmax())
+        assert error[worst] < WITHIN[product.split("@")[0]] * expected.abs().max(), f"token {worst} of {tokens}"
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_ranks_return_the_same_rows(product: str, case: Case, answers: Any) -> None:
+    first, second = (answer["rows"] for answer in answers(product, case))
+    assert first.keys() == second.keys() == set(case.tokens)
+    for tokens in case.tokens:
+        assert first[tokens].shape == (tokens, HIDDEN)
+        assert torch.equal(first[tokens], second[tokens])
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_profile_options_and_padding(product: str, case: Case, answers: Any) -> None:
+    for answer in answers(product, case):
+        assert answer["profile"] == product
+        assert "megamoe" not in answer["options left"]
+        assert answer["padded to"] == 1024
+        assert answer["shared"] == ("vllm" if case.shared else "none")
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_one_buffer_and_equal_calls(product: str, case: Case, answers: Any) -> None:
+    """Both ranks make the same calls of the same rows; each call's mask is as long as its rows."""
+    ranks = answers(product, case)
+    shapes = []
+    for answer in ranks:
+        assert [event["call"] for event in answer["events"]].count("get_symm_buffer_for_mega_moe") == 1
+        calls = calls_of(answer)
+        shapes.append([call["x"]["shape"] for call in calls])
+        for call in calls:
+            rows = call["x"]["shape"][0]
+            assert 0 < rows <= answer["chunk"]
+            assert (call["topk_ids"]["dtype"], call["topk_ids"]["shape"]) == ("int32", [rows, TOPK])
+            assert (call["topk_weights"]["dtype"], call["topk_weights"]["shape"]) == ("float32", [rows, TOPK])
+            if product.startswith("950"):
+                assert call.get("x_active_mask") is None
+            else:
+                assert (call["x_active_mask"]["dtype"], call["x_active_mask"]["shape"]) == ("int8", [rows])
+    assert shapes[0] == shapes[1]
+    per_rank = -(-LIMIT // RANKS)
+    steps = [-(-tokens // RANKS) for tokens in case.tokens]
+    expected = sum(-(-step // ranks[0]["chunk"]) for step in steps)
+    assert len(shapes[0]) == expected
+    assert ranks[0]["chunk"] == per_rank or case.name == "pieces"
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_step_above_the_capacity_of_a_call_takes_several(product: str, answers: Any) -> None:
+    case = next(case for case in CASES[product] if case.name == "pieces")
+    first, _ = answers(product, case)
+    assert first["chunk"] < -(-LIMIT // RANKS)
+    assert len(calls_of(first)) > 1
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_more_rows_than_planned_are_rejected_on_all_ranks(product: str, case: Case, answers: Any) -> None:
+    for answer in answers(product, case):
+        assert "258 rows in one step, but the buffer was planned for 257 per rank" in answer["above"]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_padding_reaches_no_expert(product: str, answers: Any) -> None:
+    """One token over two ranks: the second rank's row is padding, said by the mask, or by ids of -1 on 950."""
+    case = CASES[product][0]
+    first, second = (calls_of(answer)[0] for answer in answers(product, case))
+    if product.startswith("950"):
+        assert first["topk_ids"]["values"][0] != [-1, -1]
+        assert second["topk_ids"]["values"] == [[-1, -1]]
+    else:
+        assert (first["x_active_mask"]["values"], second["x_active_mask"]["values"]) == ([1], [0])
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_buffer_stands_on_the_right_group(product: str, answers: Any) -> None:
+    """The mc2 group on A2 and A3, one of our own on 950; it holds all ranks and all experts."""
+    for answer in answers(product, CASES[product][0]):
+        created = next(event["given"] for event in answer["events"] if event["call"].startswith("get_symm_buffer"))
+        assert created["group"]["ranks"] == list(range(RANKS))
+        assert created["num_experts"] == EXPERTS
+        assert (created["group"]["group"] == answer["mc2 group"]) is not product.startswith("950")

@@ -1,0 +1,68 @@
+"""What the Ascend lane rejects in the config stage, by name, with the rest of what is wrong in the same error."""
+
+import pytest
+from contract.scenes.refusals import CASES, RELEASES, VARIABLES
+
+SAID: dict[str, tuple[str, ...]] = {
+    "no expert parallelism": (
+        "no expert parallelism; expected whole experts on every rank",
+        "--enable-expert-parallel",
+    ),
+    "one rank": ("ep_world_size=1",),
+    "lora": ("LoRA is on; expected experts that stay as loaded", "Drop --enable-lora"),
+    "eplb": ("expert-parallel load balancing is on", "Drop --enable-eplb"),
+    "their eplb": ("eplb_config.dynamic_eplb = True; expected experts that stay as loaded",),
+    "their map": ("eplb_config.expert_map_path = 'map.json'",),
+    "mix_placement": ("mix_placement = True",),
+    "xlite": ("xlite_graph_config.enabled = true",),
+    "fused_mc2": ("enable_fused_mc2 = 2",),
+    "legacy": ("enable_fused_mc2 = 1",),
+    "their bound": ("mega_moe_max_tokens = 4096", "max_recv_token_num"),
+    "their combine": ("combine_quant_mode = 4",),
+    "profile": ("profile = '950@9.2'; expected 'a3@9.1', which this machine is",),
+    "no profile": ("profile = 'none'; expected 'a3@9.1', which this machine is",),
+    "backend": ("backend = 'cpu'; expected 'auto' or 'cann' on an NPU",),
+    "option": ("'use_cas' is not an option; did you mean 'use_case'",),
+    "consumer": ("a KV consumer that skips the exchange of row counts", "FULL_DECODE_ONLY"),
+    "dtype": ("float16; expected bfloat16",),
+    "several": (
+        "6 rule(s) violated",
+        "enable_fused_mc2 = 2",
+        "mix_placement = True",
+        "profile = 'a2@9.1'; expected 'a3@9.1'",
+        "'use_cas' is not an option",
+        "LoRA is on",
+        "float16; expected bfloat16",
+    ),
+    "VLLM_ASCEND_ENABLE_FUSED_MC2": ("VLLM_ASCEND_ENABLE_FUSED_MC2=1", "Unset VLLM_ASCEND_ENABLE_FUSED_MC2"),
+    "VLLM_MEGAMOE_PROFILE": ("VLLM_MEGAMOE_PROFILE = 'a2@9.2'; expected 'a3@9.1'",),
+    "HCCL_BUFFSIZE": ("HCCL_BUFFSIZE=1; expected at least",),
+    "0.30.0rc1": (
+        "vLLM 0.30.0 with vllm-ascend 0.30.0rc1 on npu; expected",
+        "vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu",
+    ),
+    "0.31.0": ("with vllm-ascend 0.31.0 on npu",),
+    "wide": ("enable_fused_mc2 = 2", "intermediate_hidden = 4096"),
+}
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    from contract.support.launch import run
+
+    found: dict[str, str] = run("a3@9.1", ["refusals"])["refusals"][0]
+    return found
+
+
+def test_every_case_is_judged(said: dict[str, str]) -> None:
+    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide"}
+
+
+def test_what_holds_is_taken(said: dict[str, str]) -> None:
+    assert said["fine"] == ""
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_is_rejected_by_name(case: str, said: dict[str, str]) -> None:
+    missing = [part for part in SAID[case] if part not in said[case]]
+    assert not missing, said[case]
