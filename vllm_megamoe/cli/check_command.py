@@ -9,7 +9,9 @@ from vllm_megamoe import cli
 from vllm_megamoe.cli.plot import check_plot, draw_errors
 from vllm_megamoe.cli.request import megamoe_options
 from vllm_megamoe.cli.show.rows import print_whole
-from vllm_megamoe.cli.show_command import Checkpoint, Json, Layers
+from vllm_megamoe.cli.show_command import Json, Layers
+
+Checkpoint = Annotated[str | None, typer.Argument(help="Folder of a checkpoint, with its weights.", show_default=False)]
 
 _AGAINST = "The unquantised original; without it the checkpoint's own numbers."
 Against = Annotated[str | None, typer.Option(help=_AGAINST, show_default=False)]
@@ -18,6 +20,8 @@ Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy 
 Profile = Annotated[str | None, typer.Option(help="As for plan; by default VLLM_MEGAMOE_PROFILE, else none.")]
 Tokens = Annotated[int, typer.Option(min=1, max=4096, help="Rows that each expert gets.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw errors over layers (.png, .svg, .pdf).", show_default=False)]
+Backend = Annotated[str, typer.Option(help="cpu: the twin. cann: this machine's device beside it, no CHECKPOINT.")]
+Report = Annotated[Path | None, typer.Option(help="File for the report of --backend cann.", show_default=False)]
 
 EPILOG = """\
 Examples:
@@ -26,13 +30,15 @@ vllm-megamoe check ./Qwen3-30B-A3B-w8a8 --against ./Qwen3-30B-A3B --layers 0-3
 
 vllm-megamoe check ./Qwen3-30B-A3B --use-case a8w8-fp --requant allow --plot errors.png
 
+vllm-megamoe check --backend cann
+
 Exit codes: 0 no error is beyond what the formats explain; 1 one is, or a file is malformed; 2 wrong usage, or nothing
 that can be run so.
 """
 
 
 def check(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = None,
     against: Against = None,
     use_case: UseCase = None,
     requant: Requant = None,
@@ -40,12 +46,24 @@ def check(
     layers: Layers = None,
     tokens: Tokens = 32,
     plot: Plot = None,
+    backend: Backend = "cpu",
+    report: Report = None,
     json: Json = False,
 ) -> None:
     """Run a checkpoint's experts through the operator and compare: error per layer, worst expert, worst token.
 
     Reads one expert at a time; a large model takes hours, --layers takes some of it.
     """
+    if backend not in ("cpu", "cann"):
+        raise typer.BadParameter(f"{backend!r}; expected cpu or cann.", param_hint="--backend")
+    if (backend == "cann") is (checkpoint is not None):
+        expected = "none: the device is asked with data of its own" if checkpoint else "a folder"
+        raise typer.BadParameter(f"{checkpoint}; expected {expected}.", param_hint="CHECKPOINT")
+    if checkpoint is None:
+        from vllm_megamoe.cli.device_check.command import REPORT
+        from vllm_megamoe.cli.device_check.command import run as ask_device
+
+        raise typer.Exit(ask_device(report or REPORT, json=json))
     options = {"use_case": use_case, "requant": requant, "profile": profile}
     given = megamoe_options(options)
     if plot is not None:
@@ -56,8 +74,8 @@ def check(
     from vllm_megamoe.plan.options import KEY, Options
 
     original = open_checkpoint(against, layers) if against is not None else None
-    report = run(open_checkpoint(checkpoint, layers), original, Options.parse({KEY: given}), tokens)
-    print_whole(report.model_dump_json(indent=2)) if json else show(report)
-    if plot is not None and report.layers:
-        draw_errors(report, plot)
-    raise typer.Exit(cli.OK if report.holds else cli.REJECTED)
+    found = run(open_checkpoint(checkpoint, layers), original, Options.parse({KEY: given}), tokens)
+    print_whole(found.model_dump_json(indent=2)) if json else show(found)
+    if plot is not None and found.layers:
+        draw_errors(found, plot)
+    raise typer.Exit(cli.OK if found.holds else cli.REJECTED)
