@@ -56,8 +56,11 @@ class Lane(Protocol):
             ConfigError: the machine is not the one that was planned for.
         """
 
-    def read_seat(self, layer: Any) -> "Seat":
-        """The communicator of a layer (RoutedExperts), and how its rows come together.
+    def read_seat(self, layer: Any, communicator: str = "main") -> "Seat":
+        """A communicator of the engine for a layer (RoutedExperts), and how its rows come together.
+
+        Args:
+            communicator: `main`, or `draft` for draft layers with an operator configuration of their own.
 
         Raises:
             ConfigError: its experts are placed in another order than the operator takes them in.
@@ -67,6 +70,13 @@ class Lane(Protocol):
         """The config (vLLM's QuantizationConfig) of all layers without experts, from the checkpoint's config files.
 
         None where there is none.
+        """
+
+    def answering_config(self, inner: Any) -> Any:
+        """Who answers what the platform asks the quantisation config beyond vLLM's own questions; None for nobody.
+
+        Args:
+            inner: see `inner_config`.
         """
 
     def layer_method(self, layer: Any, prefix: str, config: "MegaMoeConfig") -> Any:

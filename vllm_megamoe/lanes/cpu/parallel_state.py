@@ -12,13 +12,14 @@ from vllm_megamoe.errors import ConfigError, PeerError
 from vllm_megamoe.layer.rows import Seat
 
 
-def read_seat(layer: Any) -> Seat:
-    """The expert-parallel communicator of a layer (RoutedExperts).
+def read_seat(layer: Any, communicator: str = "main") -> Seat:
+    """The expert-parallel communicator of a layer (RoutedExperts); on a CPU all layers share it.
 
     Raises:
         ConfigError: the layer's rank is not the group's, or experts are not placed in rank order; the operator's rank r
             holds experts [r * E, (r + 1) * E) (op tiling arch22; vllm-ascend places them so too).
     """
+    del communicator
     parallel = layer.moe_config.moe_parallel_config
     if parallel.ep_size == 1:
         return Seat(group=None, rank=0, size=1, all_gather=_alone)

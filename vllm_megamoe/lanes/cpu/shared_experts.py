@@ -1,6 +1,6 @@
 """A layer's shared MLP inside vLLM: collected whole, handed over as the checkpoint has it, and off the runner's path.
 
-Its linears are of the kind that collects a checkpoint's tensors (`collected.Collected`): where the plan fuses the MLP
+Its linears are of the kind that collects a checkpoint's tensors (`lanes.collected`): where the plan fuses the MLP
 they keep what arrives instead of handing it to vLLM, so that every rank has all of it, in its own type.
 """
 
@@ -14,7 +14,7 @@ from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_row
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.cut import cut_expert
-from vllm_megamoe.lanes.cpu.collected import Collected
+from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
