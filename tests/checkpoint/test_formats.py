@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from formats.cases import GENERATED, Case
 
 from vllm_megamoe.checkpoint.formats import BF16, FORMATS, Known, Unknown
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES, experts_format, formats_of, section_of
+from vllm_megamoe.checkpoint.stored.table import STORED
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.model import read_model
 
 # Folder's scheme -> format of the routed experts, of the shared ones, by the tool's own words in the folder's name.
 FIXTURES = {
@@ -147,8 +151,61 @@ def test_published_models_without_a_quantisation_are_bf16(shared_dir: Path) -> N
     assert plain > 20
 
 
-def test_only_bf16_loads_today() -> None:
-    assert [name for name, facts in FORMATS.items() if facts.loads] == ["bf16"]
+def test_what_has_a_reader_loads_and_all_else_says_why_not() -> None:
+    readers = set(STORED) - {"deepseek-v4-fp8"}  # of shared experts alone, which vLLM's own method loads
+    assert {name for name, facts in FORMATS.items() if facts.loads} == readers
+    assert {name for name, facts in FORMATS.items() if facts.unread} == {
+        "gpt-oss-mxfp4", "msmodelslim-w4a4-mxfp4-dualscale", "auto-round-fp8",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GENERATED, ids=str)
+def test_formats_of_generated_checkpoints(case: Case, tmp_path: Path) -> None:
+    """The formats of all decoder layers are those of the table of answers, mixed layers by their own scheme."""
+    folder = case.place(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    files = side_files(*(folder / name for name in SIDE_FILES))
+    layers = [layer for layer in read_model(config, files).layers if not layer.draft]
+    kinds = [case.kind_of(folder, layer.index) for layer in layers]
+    own = {str(layer.experts_format) for layer, kind in zip(layers, kinds, strict=True) if kind == case.kind}
+    others = {str(layer.experts_format) for layer, kind in zip(layers, kinds, strict=True) if kind != case.kind}
+    assert own == {case.format}
+    assert others == OTHER_LAYERS.get(case.name, set())
+
+
+OTHER_LAYERS = {
+    "ms-mixed-layers": {"msmodelslim-w8a8-dynamic"},
+    "ms-unlisted-layer": {"bf16"},
+    "ms-mxfp-and-mxfp4-a4": {"msmodelslim-w8a8-mxfp8"},
+    "ct-mixed": {"compressed-tensors-w8a8"},
+    "ct-ignored-layer": {"bf16"},
+}
+
+TWICE = {"quant_model_description.json": {"model.layers.0.mlp.experts.0.gate_proj.weight": "W8A8_DYNAMIC"}}
+
+
+@pytest.mark.parametrize(
+    ("section", "files", "named"),
+    [
+        ({"quant_method": "fp8"}, TWICE, ("quant_model_description.json", "quant_method 'fp8'")),
+        (
+            None,
+            {**TWICE, "quant_model_description_w8a8_dynamic.json": {"version": "2"}},
+            ("quant_model_description.json", "quant_model_description_w8a8_dynamic.json"),
+        ),
+    ],
+)
+def test_two_descriptions_are_an_error_that_names_both(section: Any, files: Any, named: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="described twice") as error:
+        formats_of({"quantization_config": section}, files)
+    assert all(name in str(error.value) for name in named)
+
+
+@pytest.mark.parametrize("section", [None, {"quant_method": "ascend"}])
+def test_one_description_twice_is_one(section: Any) -> None:
+    files = {**TWICE, "quant_model_description_w8a8_dynamic.json": TWICE["quant_model_description.json"]}
+    described = "model.layers.0.mlp.experts.0.gate_proj"
+    assert experts_format(section, [described], files) == Known("msmodelslim-w8a8-dynamic")
 
 
 @pytest.mark.parametrize(

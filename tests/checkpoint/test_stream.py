@@ -23,6 +23,10 @@ Tensors = dict[tuple[int, Shard, str], Tensor]
 """By expert, projection and part."""
 
 
+def _name(expert: int, shard: Shard) -> str:
+    return f"layer.{expert}.{NAMES[shard]}"
+
+
 class Layer:
     """A stream whose experts are kept as they were handed on."""
 
@@ -30,7 +34,7 @@ class Layer:
         self.found: dict[int, Experts] = {}
         self.order: list[int] = []
         self.stream = ExpertStream(
-            "layer", STORED[format_name], HIDDEN, WIDTH, list(EXPERTS), NAMES, finish=self._finish
+            "layer", STORED[format_name], HIDDEN, WIDTH, list(EXPERTS), _name, finish=self._finish
         )
 
     def _finish(self, slot: int, experts: Experts) -> None:

@@ -246,4 +246,4 @@ def test_pipeline_and_formats_are_named(tmp_path: Path) -> None:
     assert form["name"] == "fp8-block"
     assert form["loads"] is False
     text = run("plan", str(tmp_path), "--profile", "a3@9.1").stdout
-    assert "FP8 in 128 x 128 blocks (cannot be loaded yet)" in text
+    assert "FP8 in 128 x 128 blocks (cannot be read)" in text

@@ -17,7 +17,7 @@ import torch
 from families import formulas as f
 from families.block_configs import EXPERTS, HIDDEN, TOPK, WIDTH, WRITTEN, small_config
 from families.blocks import BLOCKS
-from layer.layers import convert_routed
+from layer.layers import convert_routed, convert_shared
 from torch import Tensor
 
 from vllm_megamoe.experts.canonical import DenseExperts
@@ -25,7 +25,6 @@ from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import convert_shared
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options

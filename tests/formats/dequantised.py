@@ -23,17 +23,12 @@ MIXED = {"qwen3_moe__llmcompressor__mixed_attnW8A8_expW4A8": "compressed-tensors
 
 
 def quantised_modules(store: Store) -> list[str]:
-    """Prefixes, with the last dot, of the modules whose weight is not plain numbers."""
+    """Prefixes, with the last dot, of the modules that have a tensor of codes."""
     modules: dict[str, set[str]] = {}
     for name in store.tensors:
         prefix, _, part = name.rpartition(".")
         modules.setdefault(f"{prefix}.", set()).add(part)
-    plain = [{"weight"}, {"bias"}, {"weight", "bias"}]
-    return [
-        prefix
-        for prefix, parts in modules.items()
-        if parts not in plain or any(store.raw(prefix + part).dtype not in PLAIN for part in parts)
-    ]
+    return [prefix for prefix, parts in modules.items() if any(store.raw(prefix + p).dtype not in PLAIN for p in parts)]
 
 
 def values_of(store: Store, folder: str, prefix: str) -> F64:
@@ -61,7 +56,11 @@ def tensor_of(raw: Raw) -> torch.Tensor:
 
 def bfloat16(values: F64) -> torch.Tensor:
     """Rounded through float32, which holds a code times its scale."""
-    return torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)
+    return _torch(values).to(torch.bfloat16)
+
+
+def _torch(values: F64) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
 def write(source: Path, target: Path, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Path:
@@ -82,7 +81,7 @@ def write(source: Path, target: Path, dtype: torch.dtype = torch.bfloat16, **cha
         if f"{name.rpartition('.')[0]}." not in quantised or name.endswith(".bias")
     }
     for prefix in quantised:
-        tensors[f"{prefix}weight"] = torch.from_numpy(values_of(store, folder, prefix).astype(np.float32)).to(dtype)
+        tensors[f"{prefix}weight"] = _torch(values_of(store, folder, prefix)).to(dtype)
     target.mkdir(parents=True)
     for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(source / file, target)

@@ -162,6 +162,27 @@ def test_debug_level_keeps_every_processs_traceback(tmp_path: Path) -> None:
     assert done.stderr.endswith(f"\nRuntimeError: see above\n{SENTENCE}\n")
 
 
+LISTENS = """
+import os
+from vllm_megamoe.lanes import last_words
+last_words.install()
+last_words.listen()
+print(os.environ[last_words._NOTES])
+raise RuntimeError("of vLLM")
+"""
+
+
+def test_a_program_that_an_engines_process_starts_has_notes_of_its_own(tmp_path: Path) -> None:
+    others = tmp_path / "vllm-megamoe-of-another-1"
+    others.mkdir()
+    (others / "7.txt").write_text("another engine's words")
+    done = run(LISTENS, _VLLM_MEGAMOE_NOTES=str(others))
+    assert Path(done.stdout.strip()) != others
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("RuntimeError: of vLLM\n")
+    assert (others / "7.txt").exists()
+
+
 def test_vllm_serve_ends_with_the_sentence(tmp_path: Path) -> None:
     """The whole way of a user: a wrong option and a wrong variable, and nothing but them at the end of the screen."""
     (tmp_path / "config.json").write_text(json.dumps(TINY["Qwen3-MoE"]))

@@ -18,7 +18,7 @@ from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import RoutedWeights
+from vllm_megamoe.layer.weights import RoutedWeights, SharedWeights
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.facts import ActivationFacts, EngineFacts, MoeFacts, SharedFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -68,6 +68,13 @@ def convert_routed(w13: Tensor, w2: Tensor, plan: LayerPlan) -> LayerOperands:
     weights = RoutedWeights(plan, w13.dtype, w13.device)
     for e in range(len(w13)):
         weights.put(e, DenseExperts(w13[e : e + 1], w2[e : e + 1]))
+    return weights.operands()
+
+
+def convert_shared(experts: Experts, plan: LayerPlan) -> LayerOperands:
+    """A shared MLP, cut to the routed width, through a layer's weights."""
+    weights = SharedWeights(plan, experts.w13.dtype, experts.w13.device)
+    weights.put(experts)
     return weights.operands()
 
 

@@ -74,6 +74,16 @@ def test_b12_every_configuration_gets_its_own(made: list[Storage]) -> None:
     assert (first.buffer is again.buffer, first.buffer is other.buffer) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "change", [{"backend": "cpu"}, {"profile": find_profile("a3@9.2")}], ids=["backend", "profile"]
+)
+def test_a_buffer_is_one_backends_and_one_products(change: dict[str, Any], made: list[Storage]) -> None:
+    first, other = open_handle("a", plan(), ALONE), open_handle("b", replace(plan(), **change), ALONE)
+    assert plan() != replace(plan(), **change)
+    assert first.buffer is not other.buffer
+    assert made[0].settings != made[1].settings
+
+
 def test_layers_of_another_width_share(made: list[Storage]) -> None:
     """The buffer's `intermediate_hidden` is 0, which goes with weights of any width (torch_api.txt, 950 example)."""
     wider = replace(plan(), padding=Padding(96, 128, 96, 128))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from layer.layers import ALONE, convert_routed, facts_of, plan_of, rows_of
+from layer.layers import ALONE, convert_routed, convert_shared, facts_of, plan_of, rows_of
 from oracle.case import Case
 from oracle.make import Shape, make_case
 from torch import Tensor
@@ -15,7 +15,7 @@ from vllm_megamoe.experts.convert import convert
 from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import RoutedWeights, convert_shared
+from vllm_megamoe.layer.weights import RoutedWeights
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.plan.layer_plan import LayerPlan
 

@@ -26,11 +26,11 @@ def _operands(
     return convert(DenseExperts(w13, w2), use_case, hidden=padded[0], intermediate_hidden=padded[1], stacked=stacked)
 
 
-def _experts(plan: LayerPlan, count: int, dtype: str) -> LayerOperands:
+def _experts(plan: LayerPlan, use_case: UseCase, count: int, dtype: str) -> LayerOperands:
     facts, padding = plan.facts, plan.padding
     sizes = facts.hidden, facts.intermediate_hidden
     padded = padding.hidden, padding.intermediate_hidden
-    return _operands(plan.use_case, count, sizes, padded, plan.stacked, getattr(torch, dtype))
+    return _operands(use_case, count, sizes, padded, plan.stacked, getattr(torch, dtype))
 
 
 def _tokens(plan: LayerPlan, rank: int, dtype: str) -> dict[str, Tensor | None]:
@@ -53,8 +53,8 @@ def _tokens(plan: LayerPlan, rank: int, dtype: str) -> dict[str, Tensor | None]:
 def run(plan: LayerPlan, rank: int, dtype: str) -> str:
     """What the operator rejects, empty where it takes the plan; all rows that took part are finite."""
     group = dist.new_group([0, 1])
-    routed = _experts(plan, plan.experts_per_rank, dtype)
-    shared = _experts(plan, plan.shared.pieces, dtype) if plan.shared.mode == "fused" else None
+    routed, own = _experts(plan, plan.use_case, plan.experts_per_rank, dtype), plan.shared.use_case
+    shared = None if own is None else _experts(plan, own, plan.shared.pieces, dtype)
     arguments: dict[str, Any] = constant_arguments(plan, routed, shared)
     buffer = plan.buffer
     given = {

@@ -85,7 +85,12 @@ ILLEGAL = {
         r"dtype: float32; expected bfloat16",
     ),
     "biases": (ENGINE, replace(LAYER, has_bias=True), {}, "experts carry biases"),
-    "foreign format": (ENGINE, replace(LAYER, experts_format=format_named("fp8")), {}, "'fp8'.*cannot be loaded yet"),
+    "foreign format": (
+        ENGINE,
+        replace(LAYER, experts_format=format_named("fp9")),
+        {},
+        "'fp9'.*not known here .known: auto-round",
+    ),
     **{
         f"{use_case} without consent": (
             ENGINE,
@@ -195,6 +200,17 @@ def test_a_refused_use_case_hides_no_other_rule() -> None:
     ):
         assert len(re.findall(words, told, re.MULTILINE)) == 1, (words, told)
     assert "x.dtype" not in told  # the rule about the model's dtype has a remedy that a user can follow
+
+
+@pytest.mark.parametrize(("use_case", "told"), [("a16w16", True), ("a8w8-int", False), ("a8w8-fp", False)])
+def test_what_another_use_case_would_put_right_is_not_told_beside_a_refused_one(use_case: str, told: bool) -> None:
+    """The window holds the INT8 rows of the integer use cases and not BF16 ones; of a8w8-fp on A3 neither is asked."""
+    layer = MoeFacts("model.layers.0.mlp.experts", 64, 8, 7168, 2048, index=0)
+    engine = EngineFacts("bfloat16", 16, expert_parallel=True, max_num_batched_tokens=4096, hccl_buffsize_mb=60)
+    options = Options(profile="a3@9.2", use_case=use_case, requant="allow")  # type: ignore[arg-type]
+    found = list(map(str, violations_of(draft_plan(engine, [layer], options))))
+    assert any("HCCL_BUFFSIZE=60" in sentence for sentence in found) == told
+    assert len(found) == (use_case != "a8w8-int")
 
 
 def test_the_environments_profile_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

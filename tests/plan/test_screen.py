@@ -56,6 +56,13 @@ def test_layers_of_another_kind_get_a_block_of_their_own() -> None:
     assert "layers 2: a8w8-int from bf16, lossy: 0.64 to 0.91 % of the rms, swiglu (clamp 7)\n" in text
 
 
+def test_a_draft_like_the_model_has_a_block_of_its_own() -> None:
+    draft = replace(QWEN3, name="model.layers.48.mlp.experts", index=48, draft=True)
+    text = render(make_plan(EP16, [*numbered(QWEN3, 0, 1), draft], Options()))
+    assert "layers 0-1: a16w16" in text
+    assert "layers 48 (draft): a16w16" in text
+
+
 def test_numbers_are_runs_and_unknown_ones_are_none() -> None:
     assert number_runs([7, 0, 2, 1, 5]) == "0-2, 5, 7"
     assert number_runs([-1, 3]) == ""

@@ -87,3 +87,35 @@ def test_weights_the_other_way_round(package: Package) -> None:
         buffer = create(Group(), "a8w8-fp")
         with pytest.raises(OperatorError, match=r"l1_weights=K=2048, N=1024; expected \[2 \* intermediate, hidden\]"):
             run(buffer, "a8w8-fp", l1_weights=turned)
+
+
+@pytest.mark.parametrize("name", ["l1_weights_sf", "l2_weights_sf", "l1_bias", "l2_bias"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_every_side_of_every_call_fits_its_weights(name: str, place: int, package: Package) -> None:
+    """Of channel scales A2 and A3 look at the dimensions alone, and read missing ones from behind the tensor."""
+    call = call_arguments("a8w4-int", DEMO, 0)
+    with settings(profile="a3@9.2"):
+        buffer = create(Group(), "a8w4-int")
+        run(buffer, "a8w4-int", **call)
+        entries = [*call[name]]
+        entries[place] = entries[place][:512].clone()
+        words = rf"{name}\.shape=\[512\]; expected \[{len(call[name][place])}\]"
+        with pytest.raises(OperatorError, match=words):
+            run(buffer, "a8w4-int", **call | {name: entries})
+        run(buffer, "a8w4-int", **call)
+    assert package.calls == 2
+
+
+def test_shared_weights_the_other_way_round(package: Package) -> None:
+    call = call_arguments("a8w8-fp", DEMO, 0)
+    routed = ("l1_weights", "l2_weights", "l1_weights_sf", "l2_weights_sf")
+    shared = {f"shared_{name}": call[name][:1] for name in routed}
+    turned = [t.view(torch.uint8).t().contiguous().view(t.dtype) for t in shared["shared_l1_weights"]]
+    with settings(profile="950@9.2"):
+        buffer = create(Group(), "a8w8-fp")
+        run(buffer, "a8w8-fp", **shared)
+        with pytest.raises(
+            OperatorError, match=r"shared_l1_weights=K=2048, N=1024; expected \[2 \* intermediate, hidden"
+        ):
+            run(buffer, "a8w8-fp", **shared | {"shared_l1_weights": turned})
+    assert package.calls == 1

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.formats import FORMATS, FormatFacts
-from vllm_megamoe.experts.canonical import DenseExperts
-from vllm_megamoe.experts.convert import convert, reachable
+from vllm_megamoe.experts.canonical import DenseExperts, Kind
+from vllm_megamoe.experts.convert import convert
+from vllm_megamoe.experts.steps import reachable
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.numerics.mx import mx_dequantise, mx_quantise
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
@@ -62,6 +63,14 @@ def two_stages(w: Tensor) -> Tensor:
     return in_groups((w / scale).round(), 256, 7) * scale
 
 
+def with_zeros(w: Tensor) -> Tensor:
+    """INT4 per channel with a zero point: codes 0 to 15 over the channel's range."""
+    least, most = w.amin(1, keepdim=True), w.amax(1, keepdim=True)
+    scale = (most - least) / 15
+    zero = (-least / scale).round()
+    return ((w / scale + zero).round().clamp(0, 15) - zero) * scale
+
+
 def bf16(w: Tensor) -> Tensor:
     return w.to(torch.bfloat16).float()
 
@@ -69,7 +78,7 @@ def bf16(w: Tensor) -> Tensor:
 SOURCES: dict[str, list[Convert]] = {
     "bf16": [bf16],
     "int8": [lambda w: in_groups(w, 0, 127)],
-    "int4": [lambda w: in_groups(w, 0, 7)],
+    "int4": [lambda w: in_groups(w, 0, 7), with_zeros],
     "free scales": [
         lambda w: in_groups(w, 128, 7),
         lambda w: in_groups(w, 128, 127),
@@ -156,6 +165,30 @@ def test_what_is_said_of_bf16() -> None:
     assert str(Loss(0, 0.21)) == "at most 0.21 %"
 
 
+KINDS: dict[str, tuple[Kind, ...]] = {
+    "bf16": ("dense",),
+    "int8": ("int8",),
+    "int4": ("int4", "int8"),
+    "free scales": ("dense",),
+    "two stages": ("dense", "int8"),
+    "blocks of powers of two": ("e4m3",),
+    "mxfp8": ("e4m3",),
+    "mxfp4": ("e2m1",),
+}
+"""Kinds of experts that the readings of such formats give."""
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_every_promised_conversion_exists(form: FormatFacts) -> None:
+    """What a plan may choose, the package can make of each kind that the format's readings give."""
+    promised = {UseCase(name) for name in form.use_cases} | set(form.losses)
+    for kind in KINDS.get(form.stored, ()):
+        assert promised - {UseCase.A8W4_INT if (form.stored, kind) == ("int4", "int8") else None} <= set(
+            reachable(kind)
+        )
+    assert bool(promised) == bool(form.stored)
+
+
 def test_every_conversion_of_bf16_has_a_figure() -> None:
     """What the package can convert is what the plan may offer, and nothing else."""
     assert set(reachable("dense")) == {UseCase.A16W16, *LOSSES["bf16"]}
@@ -170,18 +203,19 @@ def test_a_format_tells_the_figures(form: FormatFacts) -> None:
     assert form.note.count("%") == len(told)
     tables = [{use_case.value: str(loss) for use_case, loss in losses.items()} for losses in LOSSES.values()]
     assert not told or dict(told) in tables
-    most = [float(re.findall(r"[\d.]+", figure)[-1]) for _, figure in told]
+    most = [float(re.findall(r"[\d.]+", figure)[-1]) for name, figure in told if name != form.likely]
     assert most == sorted(most)
 
 
 TOKENS, EXPERTS, TOPK = 32, 4, 2
 
 
-def layer(hidden: int, width: int, seed: int) -> tuple[DenseExperts, dict[str, Tensor], Tensor]:
-    """Random BF16 experts and tokens, and y in float64."""
+def layer(store: Convert, hidden: int, width: int, seed: int) -> tuple[DenseExperts, dict[str, Tensor], Tensor]:
+    """Random experts as a format stores them, float32, and BF16 tokens, and y in float64."""
     g = torch.Generator().manual_seed(seed)
-    w13 = bf16(torch.randn(EXPERTS, 2 * width, hidden, generator=g) / hidden**0.5).bfloat16()
-    w2 = bf16(torch.randn(EXPERTS, hidden, width, generator=g) / width**0.5).bfloat16()
+    first = bf16(torch.randn(EXPERTS, 2 * width, hidden, generator=g) / hidden**0.5)
+    second = bf16(torch.randn(EXPERTS, hidden, width, generator=g) / width**0.5)
+    w13, w2 = (torch.stack([store(expert) for expert in w]) for w in (first, second))
     ids = torch.stack([torch.randperm(EXPERTS, generator=g)[:TOPK] for _ in range(TOKENS)])
     weights, x = torch.rand(TOKENS, TOPK, generator=g) + 0.1, torch.randn(TOKENS, hidden, generator=g).bfloat16()
     up_gate = torch.einsum("th,enh->ten", x.double(), w13.double())
@@ -192,18 +226,21 @@ def layer(hidden: int, width: int, seed: int) -> tuple[DenseExperts, dict[str, T
     return DenseExperts(w13, w2), call, torch.einsum("te,teh->th", chosen, rows)
 
 
-def output_error(use_case: UseCase, hidden: int, width: int, seed: int) -> float:
-    experts, call, exact = layer(hidden, width, seed)
-    operands = convert(experts, use_case)
+def output_error(use_case: UseCase, store: Convert, hidden: int, width: int, seed: int) -> float:
+    experts, call, exact = layer(store, hidden, width, seed)
+    operands = convert(experts, use_case, dtype=torch.bfloat16)
     sizes = {"num_experts": EXPERTS, "num_max_tokens_per_rank": TOKENS, "num_topk": TOPK}
     buffer = get_symm_buffer_for_mega_moe(None, **sizes, **operands.buffer_arguments())
     y, _ = mega_moe(**call, **operands.arguments(), sym_buffer=buffer)
     return relative(y, exact)
 
 
-@pytest.mark.parametrize("use_case", UseCase)
-def test_output_of_a_layer(use_case: UseCase) -> None:
-    found = [output_error(use_case, hidden, width, 3) for hidden, width in ((256, 256), (1024, 512))]
+WAYS = [("bf16", UseCase.A16W16), *CASES]
+
+
+@pytest.mark.parametrize(("kind", "use_case"), WAYS)
+def test_output_of_a_layer(kind: str, use_case: UseCase) -> None:
+    found = [output_error(use_case, store, 256, 256, 3) for store in SOURCES[kind]]
     assert all(OUTPUT[use_case].least <= error <= OUTPUT[use_case].most for error in found), found
 
 
@@ -211,4 +248,6 @@ def test_output_of_a_layer(use_case: UseCase) -> None:
 @pytest.mark.parametrize("use_case", UseCase)
 def test_output_of_layers_of_all_sizes(use_case: UseCase) -> None:
     sizes = ((256, 256), (512, 256), (1024, 1024), (2048, 1024), (2048, 2048))
-    tight(OUTPUT[use_case], [output_error(use_case, *size, seed) for size in sizes for seed in range(3)])
+    stores = [store for kind, other in WAYS if other is use_case for store in SOURCES[kind]]
+    found = [output_error(use_case, stores[0], *size, seed) for size in sizes for seed in range(3)]
+    tight(OUTPUT[use_case], found + [output_error(use_case, s, 256, 256, seed) for s in stores for seed in range(6)])

@@ -24,6 +24,7 @@ class FormatFacts:
         use_cases: operator scenarios that hold them exactly, the natural one first: it needs the fewest bytes.
         note: what a reader should know.
         stored: what the numbers are, a key of `profiles.losses.LOSSES`; empty where no conversion is known.
+        likely: a use case among the lossy ones that most files of the format go to exactly, which only a load shows.
     """
 
     name: str
@@ -32,6 +33,7 @@ class FormatFacts:
     use_cases: tuple[str, ...]
     note: str
     stored: str = ""
+    likely: str = ""
 
     @property
     def loads(self) -> bool:
@@ -40,8 +42,10 @@ class FormatFacts:
 
     @property
     def losses(self) -> Mapping[UseCase, Loss]:
-        """Use cases that they can be converted to with an error, the smallest first."""
-        return dict(sorted(LOSSES.get(self.stored, {}).items(), key=lambda item: item[1].most))
+        """Use cases that they can be converted to with an error, the likely one, then the smallest error first."""
+        return dict(
+            sorted(LOSSES.get(self.stored, {}).items(), key=lambda item: (item[0] != self.likely, item[1].most))
+        )
 
     @property
     def lossy(self) -> tuple[str, ...]:
@@ -56,6 +60,7 @@ class _Kind:
     exact: tuple[str, ...]
     stored: str = ""
     note: str = ""
+    likely: str = ""
 
 
 _FREE_SCALE = _Kind((), "free scales")
@@ -65,7 +70,10 @@ _INT8 = _Kind(("a8w8-int",), "int8")
 _INT4 = _Kind(("a8w4-int", "a8w8-int"), "int4")
 _INT4_ZEROS = _Kind(("a8w8-int",), "int4", "codes minus zero point lie in -15 to 15: codes of INT8, not of INT4")
 _TWO_STAGE = _Kind(
-    (), "two stages", "a8w8-int is exact where every code times its group's number is a whole one of INT8: seen at load"
+    (),
+    "two stages",
+    "a8w8-int is exact where every code times its group's number is a whole one of INT8: seen at load",
+    "a8w8-int",
 )
 _BLOCK_E8M0 = _Kind(
     ("a8w8-fp", "a16w16"), "blocks of powers of two", "exact where every scale is a power of two: tested at load"
@@ -74,6 +82,14 @@ _MXFP8 = _Kind(("a8w8-fp", "a16w16"), "mxfp8")
 _MXFP4 = _Kind(("a8w4-fp", "a4w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "a16w16 takes four times the memory")
 _W4A4 = _Kind(("a4w4-fp", "a8w4-fp", "a8w8-fp", "a16w16"), "mxfp4", "every MoE layer must be a4w4-fp or none")
 _NONE = _Kind((), note="no conversion is known")
+
+OWN_METHOD, OWN_PREFIX = "megamoe", "megamoe-"
+"""`quant_method` of the package's own format, and the beginning of its formats' names, which end in the use case."""
+
+_OWN = tuple(
+    (OWN_PREFIX + case.value, f"this package's own format, {case.value}", _Kind((case.value,), "operands"))
+    for case in UseCase
+)
 
 _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("bf16", "BF16", _BF16),
@@ -140,6 +156,7 @@ _TABLE: tuple[tuple[str, str, _Kind], ...] = (
     ("quark-mxfp4", "Quark MXFP4", _MXFP4),
     ("quark-int8", "Quark int8 per channel or tensor", _INT8),
     ("quark-fp8", "Quark FP8 per channel or tensor", _FREE_FP8),
+    *_OWN,
 )
 
 _UNREAD = {
@@ -150,7 +167,7 @@ _UNREAD = {
 
 
 def _facts(name: str, label: str, kind: _Kind) -> FormatFacts:
-    plain = FormatFacts(name, label, _UNREAD.get(name, ""), kind.exact, kind.note, kind.stored)
+    plain = FormatFacts(name, label, _UNREAD.get(name, ""), kind.exact, kind.note, kind.stored, kind.likely)
     figures = ", ".join(f"{use_case.value} adds {loss}" for use_case, loss in plain.losses.items())
     return replace(plain, note="; ".join(filter(None, (figures, kind.note))))
 

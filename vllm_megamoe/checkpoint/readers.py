@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm_megamoe.checkpoint.described import Described
-from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, format_named
+from vllm_megamoe.checkpoint.formats import BF16, OWN_PREFIX, ExpertsFormat, format_named
 from vllm_megamoe.checkpoint.names import Names, Patterns, compiled
 
 Reader = Callable[[Names], ExpertsFormat]
@@ -127,7 +127,7 @@ def _flat(section: Described) -> tuple[str, ...]:
 
 
 def awq_reader(section: Described) -> Reader:
-    """AWQ: a list of modules left out. Zero points make even a scale per channel no INT4 matrix, but an INT8 one."""
+    """AWQ: a list of modules left out. Its zero points make even a scale per channel INT8, not INT4."""
     grouped = section.whole("q_group_size", "group_size", default=128) > 0
     return everything_as(format_named("awq-int4-group" if grouped else "awq-int4"), section, "modules_to_not_convert")
 
@@ -259,3 +259,20 @@ def _quark(scheme: Described) -> ExpertsFormat:
 
 def _stage(weight: Described) -> str:
     return f"{weight.text('dtype')} {weight.text('qscheme')}".strip()
+
+
+def own_reader(section: Described, source: Reader) -> Reader:
+    """This package's own format: `layers` names the experts that were converted; all others are as they were.
+
+    Args:
+        source: the reader of what was converted from.
+    """
+    converted = {
+        experts: format_named(OWN_PREFIX + entry.text("use_case")) for experts, entry in section.part("layers").parts()
+    }
+
+    def read(names: Names) -> ExpertsFormat:
+        blocks = (name.rpartition(".experts.")[0] + ".experts" for name in names)
+        return next((converted[block] for block in blocks if block in converted), None) or source(names)
+
+    return read

@@ -12,12 +12,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.comparison import Wanted
+from vllm_megamoe.checkpoint.formats import OWN_PREFIX
 from vllm_megamoe.checkpoint.headers import COPY, Entry
 from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP, LayerTensors, Parts
-from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert
+from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
+from vllm_megamoe.checkpoint.recognise import source_section
+from vllm_megamoe.checkpoint.stored.matrix import Matrix, cut_expert, join_expert
 from vllm_megamoe.checkpoint.stored.part import read_projection
 from vllm_megamoe.checkpoint.stored.table import stored_of
-from vllm_megamoe.checkpoint.survey import Wanted
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.experts.canonical import Experts
 
@@ -96,8 +99,23 @@ class StoredLayer:
         Raises:
             CheckpointError: its tensors are not what the format says; with file, tensor and remedy.
         """
+        if self.own is not None:
+            return self.own.experts_of(*self._operands(number, self.own))
         gate, up, down = self.matrices(number).values()
         return join_expert(gate, up, down, f"{self.want.name}.{number}")
+
+    @property
+    def own(self) -> OwnLayer | None:
+        """The layer's entry where it is in this package's own format."""
+        if not self.want.form.name.startswith(OWN_PREFIX):
+            return None
+        return OwnLayer.read(self.section or {}, f"{self.tensors.block}.experts")
+
+    def _operands(self, number: int, own: OwnLayer) -> tuple[dict[str, Tensor], int, int, str]:
+        projections = self.tensors.experts.get(number, {})
+        entries = {field: projections.get(projection, {}).get(part) for field, (projection, part) in PARTS.items()}
+        found = {field: self.files.tensor(entry) for field, entry in entries.items() if entry is not None}
+        return found, self.want.hidden, self.want.intermediate, f"{self.tensors.block}.experts.{number}"
 
     def matrices(self, number: int) -> dict[str, Matrix]:
         """gate_proj, up_proj, down_proj of one routed expert.
@@ -105,6 +123,8 @@ class StoredLayer:
         Raises:
             CheckpointError: as `expert`.
         """
+        if self.own is not None:
+            return dict(zip((GATE, UP, DOWN), cut_expert(self.expert(number)), strict=True))
         if self.tensors.style == "fused":
             return self._fused(number)
         found: dict[str, Matrix] = {}
@@ -139,7 +159,7 @@ class StoredLayer:
         self, form: str, parts: Mapping[str, Tensor], size: tuple[int, int], where: str, entries: Parts
     ) -> Matrix:
         try:
-            return read_projection(stored_of(form, self.section), parts, *size, where)
+            return read_projection(stored_of(form, source_section(self.section)), parts, *size, where)
         except CheckpointError as error:
             files = " and ".join(sorted({entry.file for entry in entries.values()})) or "no file"
             raise CheckpointError(f"{files}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from vllm_megamoe.checkpoint import readers
 from vllm_megamoe.checkpoint.compressed_tensors import compressed_tensors_reader
 from vllm_megamoe.checkpoint.described import Described
-from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat, Unknown, one_format
+from vllm_megamoe.checkpoint.formats import BF16, OWN_METHOD, ExpertsFormat, Unknown, one_format
 from vllm_megamoe.checkpoint.names import names_of, projections_of, within_layer
 from vllm_megamoe.checkpoint.readers import Reader, listed_as
 from vllm_megamoe.errors import ConfigError
@@ -133,6 +133,9 @@ def make_reader(section: Section | None, side_files: SideFiles | None, expert_dt
         ConfigError: a value is not what its key promises, or two tools describe the same weights.
     """
     files = side_files or {}
+    if section and is_own(section):
+        source = make_reader(source_section(section), side_files, expert_dtype)
+        return readers.own_reader(Described(section, "config.json: quantization_config"), source)
     if description := described_by_msmodelslim(files, section):
         return readers.msmodelslim_reader(description)
     if section:
@@ -140,6 +143,19 @@ def make_reader(section: Section | None, side_files: SideFiles | None, expert_dt
     if files.get(MODELOPT_FILE):
         return readers.modelopt_reader(Described(files[MODELOPT_FILE], MODELOPT_FILE))
     return lambda names: BF16
+
+
+def is_own(section: Section) -> bool:
+    """Whether it is of this package's own format; the method's bare name stands for BF16 experts."""
+    return section.get("quant_method") == OWN_METHOD and "layers" in section
+
+
+def source_section(section: Section | None) -> Section | None:
+    """What a section says of layers that are not in this package's own format: itself where it is another tool's."""
+    if section is None or not is_own(section):
+        return section
+    source = section.get("source")
+    return source if isinstance(source, Mapping) else None
 
 
 def described_by_msmodelslim(files: SideFiles, section: Section | None = None) -> Mapping[str, Any]:

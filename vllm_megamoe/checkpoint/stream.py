@@ -35,10 +35,10 @@ class ExpertStream:
 
     Args:
         layer: the experts' name, `model.layers.0.mlp.experts`, for messages.
+        name_of: the checkpoint's name of an expert's projection, `model.layers.0.mlp.experts.3.gate_proj`.
         stored: how the format stores a projection.
         hidden, intermediate: H and I of the checkpoint, without padding.
         experts: global ids of this rank's experts, in the order of its slots.
-        projections: what the checkpoint calls each projection, `{"w1": "gate_proj", ...}`.
         finish: takes the slot of an expert and its canonical form, of one expert.
         check: looks at each projection that was read, with its name; raises what is wrong with it.
 
@@ -54,7 +54,7 @@ class ExpertStream:
         hidden: int,
         intermediate: int,
         experts: Sequence[int],
-        projections: Mapping[Shard, str],
+        name_of: Callable[[int, Shard], str],
         finish: Callable[[int, Experts], None],
         check: Callable[[Matrix, str], None] | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class ExpertStream:
             "w3": (intermediate, hidden),
         }
         self._slots = {expert: slot for slot, expert in enumerate(experts)}
-        self._projections = projections
+        self._name_of = name_of
         self._finish, self._check = finish, check
         self._held: dict[int, dict[Key, Tensor]] = {}
         self._unread = set(experts)  # by the first load
@@ -157,7 +157,7 @@ class ExpertStream:
         self._unread.discard(expert)
 
     def _matrix(self, expert: int, shard: Shard, held: Mapping[Key, Tensor]) -> Matrix:
-        where = f"{self.layer}.{expert}.{self._projections[shard]}"
+        where = self._name_of(expert, shard)
         parts = {part: tensor for (of, part), tensor in held.items() if of == shard}
         matrix = read_projection(self.stored, parts, *self._sizes[shard], where)
         if self._check is not None:
@@ -165,7 +165,7 @@ class ExpertStream:
         return matrix
 
     def _name(self, expert: int, key: Key) -> str:
-        return f"{self.layer}.{expert}.{self._projections[key[0]]}.{key[1]}"
+        return f"{self._name_of(expert, key[0])}.{key[1]}"
 
     def _incomplete(self, lacking: Sequence[tuple[int, Key]], experts: int) -> str:
         names = ", ".join(self._name(expert, key) for expert, key in lacking[:_SHOWN])

@@ -6,6 +6,10 @@ from collections.abc import Callable
 import typer
 
 from vllm_megamoe import cli
+from vllm_megamoe.cli.check_command import EPILOG as CHECK_EPILOG
+from vllm_megamoe.cli.check_command import check
+from vllm_megamoe.cli.convert_command import EPILOG as CONVERT_EPILOG
+from vllm_megamoe.cli.convert_command import convert
 from vllm_megamoe.cli.doctor_command import EPILOG as DOCTOR_EPILOG
 from vllm_megamoe.cli.doctor_command import doctor
 from vllm_megamoe.cli.plan_command import EPILOG as PLAN_EPILOG
@@ -35,12 +39,17 @@ def _saying(command: Callable[..., None]) -> Callable[..., None]:
         except MegaMoeError as error:
             typer.echo(f"{NAME}: {error}", err=True)
             raise typer.Exit(cli.BAD_INPUT) from None
+        except KeyboardInterrupt:
+            typer.echo(f"{NAME}: interrupted", err=True)
+            raise typer.Exit(cli.INTERRUPTED) from None
 
     return run
 
 
 app.command(epilog=PLAN_EPILOG, no_args_is_help=True)(_saying(plan))
 app.command(epilog=SHOW_EPILOG, no_args_is_help=True)(_saying(show))
+app.command(epilog=CHECK_EPILOG, no_args_is_help=True)(_saying(check))
+app.command(epilog=CONVERT_EPILOG, no_args_is_help=True)(_saying(convert))
 app.command(epilog=DOCTOR_EPILOG)(_saying(doctor))
 
 

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_megamoe import cli
-from vllm_megamoe.cli.doctor import packages, variables
-from vllm_megamoe.cli.doctor.environment import Check, Environment, Report, read_environment
+from vllm_megamoe.cli.doctor import ascend, packages, variables
+from vllm_megamoe.cli.doctor.environment import Check, Environment, Report, fingerprint, read_environment
 from vllm_megamoe.cli.doctor.packages import processor
 from vllm_megamoe.cli.show.rows import make_console, print_whole
 
@@ -22,7 +22,11 @@ CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
     packages.plugin,
     packages.stack,
     packages.cann,
-    packages.one_build,
+    ascend.npus,
+    ascend.pairing,
+    ascend.operator,
+    ascend.one_build,
+    ascend.works,
     processor,
     variables.plugins,
     variables.hccl,
@@ -37,6 +41,7 @@ def examine(env: Environment) -> Report:
         ok=not any(check.hinders for check in found),
         lane="ascend" if env.is_ascend else "cpu",
         checks=found,
+        fingerprint=fingerprint(env),
     )
 
 
@@ -56,6 +61,7 @@ def show_report(report: Report) -> None:
         print_whole(f"  {check.remedy}")
     lane = "an Ascend host" if report.lane == "ascend" else "vLLM's CPU platform"
     sentence = f"All that {lane} needs is here." if report.ok else f"{lane} needs what is missing or wrong above."
+    console.print(Text(f"\nFingerprint, the same on every node of a deployment: {report.fingerprint}"))
     console.print(Text(f"\n{sentence[0].upper()}{sentence[1:]}", style="green" if report.ok else "red"))
 
 

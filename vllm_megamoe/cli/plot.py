@@ -1,10 +1,16 @@
-"""Draw memory and wire bytes over the EP size. matplotlib is an extra of this package, imported only here."""
+"""Draw what a report says: memory and wire bytes over the EP size, or errors over the layers.
+
+matplotlib is an extra of this package, imported only here.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_megamoe.cli.report.schema import CurvePoint, PlanReport
 from vllm_megamoe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm_megamoe.cli.checkpoint.schema import CheckReport
 
 SUFFIXES = (".png", ".svg", ".pdf")
 INSTALL = "pip install 'vllm-megamoe[plot]'"
@@ -38,6 +44,29 @@ def draw(report: PlanReport, file: Path) -> None:
     _draw_memory(memory, sizes, report.curve)
     _draw_wire(wire, sizes, report.curve)
     figure.suptitle(f"{report.model}, profile {report.profile}")
+    _save(figure, file)
+
+
+def draw_errors(report: "CheckReport", file: Path) -> None:
+    """Draw the errors of each layer beside what its formats explain.
+
+    Raises:
+        ConfigError: nothing was run, or the file cannot be written.
+    """
+    if not report.layers:
+        raise ConfigError(f"--plot {file}: nothing to draw, no layer was run.")
+    figure = _figure_class()(figsize=(11, 4.5), layout="constrained")
+    names = [str(layer.layer) + ("*" if layer.excess else "") for layer in report.layers]
+    for axes, what in zip(figure.subplots(1, 2), ("weight", "output"), strict=True):
+        for key, mark in (("rel_err", "o"), ("bound", "_")):
+            axes.plot(names, [getattr(layer, f"{what}_{key}") for layer in report.layers], mark, label=f"{what} {key}")
+        axes.set(title=f"{what} error, rms over rms", xlabel="layer (* beyond its bound)", ylim=(0, None))
+        axes.legend()
+    figure.suptitle(f"{report.model}, against {report.against}")
+    _save(figure, file)
+
+
+def _save(figure: Any, file: Path) -> None:
     try:
         figure.savefig(file)
     except OSError as error:

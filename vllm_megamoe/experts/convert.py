@@ -1,32 +1,23 @@
 """Experts -> the operands of a layer, one expert at a time: for serving, the command line and users of the operator.
 
     canonical experts  ->  kind of the use case  ->  padded  ->  laid out           ->  columns: a list or a stack
-                           `to_kind`                 canonical   experts.operands       of all experts
+                           `steps.to_kind`           canonical   experts.operands       of all experts
 
-A use case computes with experts of certain kinds (`operands.KINDS`). Those go in as they are, others need a step:
-
-    exact    int4 -> int8    the same codes and scales; a code of 4 bits is one of 8
-             e2m1 -> e4m3    the same scales; E4M3 has every value of E2M1
-    lossy    dense -> int8, int4, e4m3, e2m1
-
-Every other pair is an error: it would round what was rounded before. At no time does more than one expert exist in a
-form between the first and the last.
+At no time does more than one expert exist in a form between the first and the last.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError, LayoutError
-from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
-from vllm_megamoe.experts.operands import KINDS, ExpertOperands, LayerOperands, Weights, to_operands
+from vllm_megamoe.experts.canonical import DenseExperts, Experts
+from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, Weights, to_operands
+from vllm_megamoe.experts.steps import to_kind
 from vllm_megamoe.layout.cast import stack_experts
-from vllm_megamoe.layout.packing import pack_e2m1, unpack_e2m1
-from vllm_megamoe.numerics.int8 import Bits, quantise_weight
-from vllm_megamoe.numerics.mx import Elem, decode, encode, mx_quantise
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 
@@ -37,6 +28,7 @@ def convert(
     hidden: int | None = None,
     intermediate_hidden: int | None = None,
     stacked: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> LayerOperands:
     """Operands of a use case.
 
@@ -46,6 +38,7 @@ def convert(
         hidden, intermediate_hidden: sizes of the operands, at least H and I; None for the experts' own. The rest is
             filled with zeros, which changes no result.
         stacked: one stack of all experts instead of a list with a tensor for each.
+        dtype: as `steps.to_kind`.
 
     Raises:
         ConfigError: these experts cannot become operands of the use case.
@@ -61,7 +54,7 @@ def convert(
                 "kind and size. Convert the experts of each layer by themselves."
             )
         for e in range(part.num_experts):
-            target = fitted(part.one(e), use_case, hidden, intermediate_hidden)
+            target = fitted(part.one(e), use_case, hidden, intermediate_hidden, dtype)
             found += to_operands(target, use_case)
     if first is None or not found:
         raise LayoutError(f"no experts for {use_case}; expected at least one. Pass the layer's experts.")
@@ -69,14 +62,22 @@ def convert(
     return as_layer(columns, use_case, target.hidden, target.intermediate)
 
 
-def fitted(experts: Experts, use_case: UseCase, hidden: int | None, intermediate_hidden: int | None) -> Experts:
+def fitted(
+    experts: Experts,
+    use_case: UseCase,
+    hidden: int | None,
+    intermediate_hidden: int | None,
+    dtype: torch.dtype | None = None,
+) -> Experts:
     """Experts of a use case's kind at these sizes, None for their own; the same object where nothing is to be done.
+
+    `dtype` as `steps.to_kind`.
 
     Raises:
         ConfigError: no step leads there.
         LayoutError: a size is smaller than their own.
     """
-    target = to_kind(experts, use_case)
+    target = to_kind(experts, use_case, dtype)
     return target.padded(hidden or target.hidden, intermediate_hidden or target.intermediate)
 
 
@@ -138,29 +139,6 @@ def transform_weights_for_mega_moe(
     return convert(experts, UseCase(use_case), hidden=hidden, intermediate_hidden=intermediate_hidden, stacked=stacked)
 
 
-def to_kind(experts: Experts, use_case: UseCase) -> Experts:
-    """The experts as a use case computes with them: the same object, or one step further.
-
-    Raises:
-        ConfigError: no step leads there.
-    """
-    if experts.kind in KINDS[use_case]:
-        return experts
-    step = STEPS.get((experts.kind, KINDS[use_case][0]))
-    if step is None:
-        raise ConfigError(
-            f"{experts.kind} experts cannot become {use_case}, which computes with {' or '.join(KINDS[use_case])}; "
-            f"expected one of {', '.join(reachable(experts.kind))}. Choose one of these use cases, or start from BF16 "
-            "weights."
-        )
-    return step(experts)
-
-
-def reachable(kind: Kind) -> tuple[UseCase, ...]:
-    """The use cases that experts of a kind can become."""
-    return tuple(u for u in UseCase if kind in KINDS[u] or (kind, KINDS[u][0]) in STEPS)
-
-
 def in_halves(w13: Tensor) -> Tensor:
     """[..., 2I, H] with gate and up rows in turn -> gate rows first, then up rows; copies.
 
@@ -169,61 +147,6 @@ def in_halves(w13: Tensor) -> Tensor:
     halves already. The operator wants halves.
     """
     return torch.cat([w13[..., 0::2, :], w13[..., 1::2, :]], dim=-2)
-
-
-def _wider_codes(experts: Experts) -> Experts:
-    assert isinstance(experts, IntExperts)
-    return replace(experts, bits=8)
-
-
-def _e2m1_as_e4m3(experts: Experts) -> Experts:
-    assert isinstance(experts, MxExperts)
-    w13, w2 = (encode(decode(unpack_e2m1(w), "e2m1"), "e4m3") for w in (experts.w13, experts.w2))
-    return MxExperts(w13, experts.w13_scale, w2, experts.w2_scale, "e4m3")
-
-
-def _to_int(bits: Bits) -> Callable[[Experts], Experts]:
-    """Symmetric, per output channel: amax/127 (INT4: amax/7), half even (numerics.int8)."""
-
-    def step(experts: Experts) -> Experts:
-        w13, w2 = experts.w13, experts.w2
-        q13, s13 = quantise_weight(w13.float().flatten(0, 1), bits)
-        q2, s2 = quantise_weight(w2.float().flatten(0, 1), bits)
-        return IntExperts(q13.view(w13.shape), s13.view(w13.shape[:2]), q2.view(w2.shape), s2.view(w2.shape[:2]), bits)
-
-    return step
-
-
-def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
-    """Groups of 32 along the input, by the operator's own rule for activations.
-
-    numerics.mx: the exponent of the group's largest magnitude, codes half even and saturating.
-    """
-
-    def codes(w: Tensor) -> tuple[Tensor, Tensor]:
-        """[E, N, K] -> codes and scales, each with E and N in front."""
-        codes, scales = mx_quantise(w.flatten(0, 1), elem)
-        stored = pack_e2m1(codes) if elem == "e2m1" else codes
-        return stored.view(*w.shape[:2], -1), scales.view(*w.shape[:2], -1)
-
-    def step(experts: Experts) -> Experts:
-        if elem == "e2m1":  # two codes share a byte
-            experts = experts.padded(
-                experts.hidden + experts.hidden % 2, experts.intermediate + experts.intermediate % 2
-            )
-        return MxExperts(*codes(experts.w13), *codes(experts.w2), elem)
-
-    return step
-
-
-STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
-    ("int4", "int8"): _wider_codes,
-    ("e2m1", "e4m3"): _e2m1_as_e4m3,
-    ("dense", "int8"): _to_int(8),
-    ("dense", "int4"): _to_int(4),
-    ("dense", "e4m3"): _to_mx("e4m3"),
-    ("dense", "e2m1"): _to_mx("e2m1"),
-}
 
 
 def _column(found: list[ExpertOperands], name: str, stacked: bool) -> Weights | None:

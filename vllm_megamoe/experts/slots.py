@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import torch
 from torch import Tensor
 
 from vllm_megamoe.errors import LayoutError
@@ -25,6 +26,7 @@ class Slots:
         count: of experts on this rank.
         hidden, intermediate_hidden: sizes of the operands, at least those of the experts; None for theirs.
         stacked: one stack of all experts instead of a list with a tensor for each.
+        dtype: as `steps.to_kind`.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class Slots:
         hidden: int | None = None,
         intermediate_hidden: int | None = None,
         stacked: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.use_case = use_case
+        self._dtype = dtype
         self._sizes = (hidden, intermediate_hidden)
         self._stacked = stacked
         self._slots: list[ExpertOperands | None] = [None] * count
@@ -55,7 +59,7 @@ class Slots:
             ConfigError: it cannot become an operand of the use case.
             LayoutError: it is of another kind or size than the first one.
         """
-        target = fitted(experts, self.use_case, *self._sizes)
+        target = fitted(experts, self.use_case, *self._sizes, self._dtype)
         if target.likeness != (self._likeness or target.likeness):
             raise LayoutError(
                 f"expert {slot} becomes {target.likeness}, those before it {self._likeness}; expected experts of one "

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vllm_megamoe.experts.canonical import Experts
     from vllm_megamoe.lanes.quant_config import MegaMoeConfig
     from vllm_megamoe.layer.rows import Seat
+    from vllm_megamoe.plan.agreement import Communicator
     from vllm_megamoe.plan.layer_plan import LayerPlan
     from vllm_megamoe.plan.options import Options
 
@@ -56,11 +57,12 @@ class Lane(Protocol):
             ConfigError: the machine is not the one that was planned for.
         """
 
-    def read_seat(self, layer: Any, communicator: str = "main") -> "Seat":
-        """A communicator of the engine for a layer (RoutedExperts), and how its rows come together.
+    def read_seat(self, layer: Any, communicator: "Communicator" = "main") -> "Seat":
+        """The communicator of a layer (RoutedExperts), and how its rows come together.
 
         Args:
-            communicator: `main`, or `draft` for draft layers with an operator configuration of their own.
+            communicator: `draft` for one of its own over the same ranks, made with its first layer: all ranks of it
+                build their layers in the same order, so they come here together.
 
         Raises:
             ConfigError: its experts are placed in another order than the operator takes them in.
@@ -88,10 +90,20 @@ class Lane(Protocol):
             MegaMoeError: the layer's weights cannot be read.
         """
 
-    def take_shared(self, runner: Any, plan: "LayerPlan") -> "Experts":
-        """The shared MLP of a runner as `plan.shared.pieces` experts, whole on every rank, as the checkpoint has it.
+    def check_whole(self) -> None:
+        """Called before each step of a MoE layer, for the layers without experts.
 
-        From then on the runner's own path to it is off.
+        Raises:
+            CheckpointError: weights were loaded again in part.
+        """
+
+    def take_shared(self, runner: Any, plan: "LayerPlan", put: "Callable[[Experts], None]") -> "Callable[[], None]":
+        """Give the shared MLP of a runner to `put`: `plan.shared.pieces` experts, whole on every rank, as stored.
+
+        From then on the runner's own path to it is off. When weights are loaded again, `put` is called again.
+
+        Returns:
+            What is called before each step: it raises CheckpointError where the MLP was loaded again in part.
 
         Raises:
             ConfigError: the runner or its MLP is not built as this pairing knows it.

@@ -134,7 +134,7 @@ class Carried:
             facts = replace(facts, skips_reduction=True)
         if (engine, facts) == (self.plan.engine, found.facts):
             return
-        again = replace(plan_layer(engine, facts, self.plan.options), facts=found.facts)
+        again = replace(plan_layer(engine, facts, self.plan.options, found.agreed), facts=found.facts)
         if again != found:
             raise ConfigError(
                 f"{live.layer.name}: with what the running layer shows, the plan would be {again}; it was made as "

@@ -11,6 +11,7 @@ A shared MLP that the operator runs is not handed on: it is kept whole and exact
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from types import MethodType
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from vllm.model_executor.layers.linear import (
     RowParallelLinear,
     UnquantizedLinearMethod,
 )
+from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
 from vllm_megamoe.checkpoint.stored.integers import MsStatic
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, values_of
 from vllm_megamoe.checkpoint.stored.part import Stored, read_projection
 from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.lanes.expert_loading import Numberless
 
 _BY_WORD = ("q", "k", "v", "index_q", "index_k")
 """vLLM's words for parts of a fused attention layer, in the order of its `output_sizes`."""
@@ -70,6 +73,7 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         self._tensors: dict[Part, dict[str, Tensor]] = {}
         self._arrived: dict[Part, Matrix | None] = {}
         self._bias: dict[Part, Tensor] = {}
+        self._arrived_again: Callable[[], None] | None = None
 
     def create_weights(
         self,
@@ -134,6 +138,8 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
             self._bias[part] = projection.stored.bias(tensors)
         if self._kept(layer):
             self._arrived[part] = _own(matrix)
+            if self._arrived_again is not None:
+                self._arrived_again()
             return
         self._arrived[part] = None
         self._hand_on(self._cut, layer.weight, values_of(matrix), part)
@@ -152,9 +158,8 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         Raises:
             CheckpointError: a projection is missing, or a tensor of it.
         """
-        for part in list(self._tensors):
-            self._read(part)
-        self._check_all_arrived(layer)
+        self.finish()
+        self._check_all_arrived()
         for name in self._extra:
             delattr(layer, name)
         self._add_biases(layer)
@@ -163,9 +168,8 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
             self._arrived.clear()
             super().process_weights_after_loading(layer)
 
-    def _check_all_arrived(self, layer: Any) -> None:
-        found = {index for part in self._arrived for index in self._indices(part)}
-        absent = [self._name(index) for index in range(len(self._rows)) if index not in found]
+    def _check_all_arrived(self) -> None:
+        absent = self.missing()
         if absent and not is_dummy():
             raise CheckpointError(
                 f"{', '.join(absent)}: no weight has arrived; expected the tensors of each. Copy the checkpoint anew; "
@@ -206,6 +210,38 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         self._arrived = {}
         return [matrix for _, matrix in kept if matrix is not None]
 
+    def collect_again(self, layer: Any, arrived: Callable[[], None]) -> None:
+        """Let the layer's parameters take tensors once more; they are kept for `taken`.
+
+        Args:
+            layer: of this method, whose weight has gone to the operator.
+            arrived: called when the layer is whole.
+        """
+        self._kept, self._arrived_again = _always, arrived
+        for name in ("weight", *self._extra):
+            layer.register_parameter(name, Numberless(MethodType(_take_again, layer), name))
+        # So that vLLM's own reload finds these parameters and not the first ones.
+        record_metadata_for_reloading(layer)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something has come that nobody has taken."""
+        return bool(self._tensors or self._arrived)
+
+    def missing(self) -> list[str]:
+        """Names of the projections that are not read yet."""
+        found = {index for part in self._arrived for index in self._indices(part)}
+        return [self._name(index) for index in range(len(self._rows)) if index not in found]
+
+    def finish(self) -> None:
+        """Read what came without its optional tensors.
+
+        Raises:
+            CheckpointError: a projection lacks tensors.
+        """
+        for part in list(self._tensors):
+            self._read(part)
+
     def _indices(self, part: Part) -> tuple[int, ...]:
         """The entries of the layer's `output_sizes` that a part is."""
         if part is None:
@@ -240,6 +276,15 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
 # vLLM chooses the kind of loader by the method's name; ours has the weight of UnquantizedLinearMethod.
 if Collected.__name__ not in WEIGHT_LOADER_V2_SUPPORTED:
     WEIGHT_LOADER_V2_SUPPORTED.append(Collected.__name__)
+
+
+def _always(layer: Any) -> bool:
+    return True
+
+
+def _take_again(layer: Any, param: Any, loaded_weight: Tensor, loaded_shard_id: Part = None) -> None:
+    """The loader of a parameter of `collect_again`."""
+    layer.quant_method._take(param.part, loaded_weight, loaded_shard_id)
 
 
 def is_dummy() -> bool:

@@ -5,6 +5,7 @@ one tensor of one expert. The parameters here hold no numbers, so nothing is all
 come; the loader hands on views of the checkpoint's files, and only tensors of this rank's experts are ever read.
 """
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -24,28 +25,29 @@ _DBRX: dict[str, Shard] = {"w1": "w1", "v1": "w3", "w2": "w2"}
 """DBRX's tensors, each of all experts (vLLM 0.32, models/dbrx.py)."""
 
 
-class PartParameter(torch.nn.Parameter):
-    """One part of a layer's experts: without numbers, it takes tensors in its loader.
+class Numberless(torch.nn.Parameter):
+    """A parameter that holds no numbers and takes tensors in its loader.
 
     vLLM's reload exchanges the loaders of all parameters for ones that keep tensors until a module is whole, which it
-    measures by the parameters' sizes. These have none, and experts are whole one by one: this loader stays.
+    measures by the parameters' sizes. These have none, and hand on what is whole by themselves: their loader stays.
 
-    Attributes:
+    Args:
+        loader: a method of the module that the parameter belongs to: vLLM keeps copies of parameters, and cuts such a
+            reference out of them.
         part: name within the format.
     """
 
     part: str
     _loader: MethodType
 
-    def __new__(cls, layer: torch.nn.Module, part: str) -> "PartParameter":
-        made: PartParameter = super().__new__(cls, torch.empty(0, dtype=torch.uint8), requires_grad=False)
+    def __new__(cls, loader: MethodType, part: str) -> "Numberless":
+        made: Numberless = super().__new__(cls, torch.empty(0, dtype=torch.uint8), requires_grad=False)
         made.part = part
-        # A method of the layer: vLLM keeps copies of parameters, and knows how to cut such a reference out of them.
-        made._loader = MethodType(take, layer)
+        made._loader = loader
         return made
 
-    def __init__(self, layer: torch.nn.Module, part: str) -> None:
-        del layer, part
+    def __init__(self, loader: MethodType, part: str) -> None:
+        del loader, part
         super().__init__()
 
     @property
@@ -62,7 +64,7 @@ def register_parts(layer: Any, stored: Stored) -> None:
     for stem in sorted(set(_STEMS.values())):
         for part in stored.parts:
             for name in (part.name, *_ALIASES.get(part.name, ())):
-                layer.register_parameter(f"{stem}_{name}", PartParameter(layer, part.name))
+                layer.register_parameter(f"{stem}_{name}", Numberless(MethodType(take, layer), part.name))
 
 
 def own_experts(layer: Any) -> list[int]:
@@ -71,15 +73,16 @@ def own_experts(layer: Any) -> list[int]:
     return sorted((e for e, slot in slots.items() if slot >= 0), key=slots.__getitem__)
 
 
-def projections(layer: Any) -> dict[Shard, str]:
-    """What the checkpoint calls each projection."""
+def expert_name(layer: Any) -> Callable[[int, Shard], str]:
+    """The checkpoint's name of a projection, by expert and vLLM's name."""
     names = (layer.ckpt_gate_proj_name, layer.ckpt_down_proj_name, layer.ckpt_up_proj_name)
-    return dict(zip(SHARDS, names, strict=True))
+    projections = dict(zip(SHARDS, names, strict=True))
+    return lambda expert, shard: f"{layer.layer_name}.{expert}.{projections[shard]}"
 
 
 def take(
     layer: Any,
-    param: PartParameter,
+    param: Numberless,
     loaded_weight: Tensor,
     weight_name: str,
     shard_id: str,

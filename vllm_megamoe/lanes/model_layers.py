@@ -5,6 +5,7 @@ experts and a factor on the output, comes a moment later. So a layer is compared
 runner, to reject before weights exist, and with it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,7 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     plan = live.confirmed()
     state.set_finder(_find)
     stored = stored_of(plan.facts.experts_format.name, config.section)
-    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer), live)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
     return method
 
 
@@ -97,8 +98,11 @@ class LiveLayer:
     def whole_plan(self) -> LayerPlan:
         return self.confirmed(self._runner())
 
-    def take_shared(self, plan: LayerPlan) -> Experts:
-        return self.lane.take_shared(self._runner(), plan)
+    def check_whole(self) -> None:
+        self.lane.check_whole()
+
+    def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+        return self.lane.take_shared(self._runner(), plan, put)
 
     def _runner(self) -> Any:
         return self.vllm_config.compilation_config.static_forward_context[self.layer.layer_name]
@@ -112,9 +116,9 @@ def _find(layer_name: str) -> LayerState:
     """The state of a layer in the engine whose forward pass is running.
 
     Raises:
-        CheckpointError: an expert was loaded again in part.
+        CheckpointError: weights were loaded again in part.
     """
     experts = get_forward_context().no_compile_layers[layer_name].routed_experts
-    experts.mega_moe_experts.settle()
+    experts.quant_method.check_loaded(experts)
     found: LayerState = experts.mega_moe
     return found

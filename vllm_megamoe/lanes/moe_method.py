@@ -6,6 +6,7 @@ finished rows once more, in silence.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -23,13 +24,13 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.lanes.expert_loading import own_experts, projections, register_parts
+from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.load_report import REPORT
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
-from vllm_megamoe.layer.weights import RoutedWeights, convert_shared
+from vllm_megamoe.layer.weights import RoutedWeights, SharedWeights
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 logger = logging.getLogger(__name__)
@@ -104,8 +105,15 @@ class Surroundings(Protocol):
             ConfigError: they differ.
         """
 
-    def take_shared(self, plan: LayerPlan) -> Experts:
-        """The shared MLP as `plan.shared.pieces` experts, whole on every rank; vLLM's own path is off from then on."""
+    def check_whole(self) -> None:
+        """Raise CheckpointError where layers without experts were loaded again in part."""
+
+    def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+        """Give `plan.shared.pieces` shared experts to `put`, now and when loaded again; vLLM's own path is off then.
+
+        Returns:
+            What raises CheckpointError where they were loaded again in part.
+        """
 
 
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
@@ -132,6 +140,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self.stored = stored
         self._is_whole = False
         self._weights: RoutedWeights | None = None
+        self._check_shared: Callable[[], None] | None = None
         self.moe_quant_config = FUSED_MOE_UNQUANTIZED_CONFIG
         self.moe_kernel = make_kernel(moe, FUSED_MOE_UNQUANTIZED_CONFIG)
 
@@ -170,7 +179,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             hidden_size,
             intermediate_size_per_partition,
             own_experts(layer),
-            projections(layer),
+            expert_name(layer),
             finish=lambda slot, experts: self._routed().put(slot, experts),
         )
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
@@ -201,7 +210,11 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         stream.copies = True
         plan, name = self.complete_plan(), layer.layer_name
         operands = self._routed().operands()
-        shared = convert_shared(self.surroundings.take_shared(plan), plan) if plan.shared.mode == "fused" else None
+        shared = None
+        if plan.shared.mode == "fused":
+            weights = SharedWeights(plan, *self._kept_in)
+            self._check_shared = self.surroundings.take_shared(plan, weights.put)
+            shared = weights.operands()
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
@@ -218,6 +231,17 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             operands.nbytes + (shared.nbytes if shared else 0),
             plan.num_max_tokens_per_rank,
         )
+
+    def check_loaded(self, layer: Any) -> None:
+        """Called before each step.
+
+        Raises:
+            CheckpointError: weights were loaded again in part.
+        """
+        layer.mega_moe_experts.settle()
+        if self._check_shared is not None:
+            self._check_shared()
+        self.surroundings.check_whole()
 
     def apply(
         self,

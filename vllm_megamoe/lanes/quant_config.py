@@ -150,9 +150,9 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
 
     @property
     def _ignore_unexpected_suffixes(self) -> tuple[str, ...]:
-        """Tensors that vLLM drops where the model has no place for them: its own linears have none for `g_idx`."""
+        """Tensors that vLLM drops where the model has no place for them."""
         inner = QuantizationConfig if self.inner is None else self.inner
-        return (*inner._ignore_unexpected_suffixes, ".g_idx")
+        return tuple(inner._ignore_unexpected_suffixes)
 
     def get_quant_method(
         self, layer: torch.nn.Module, prefix: str, tid2eid: torch.Tensor | None = None

@@ -165,6 +165,6 @@ def _reject_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
     if plan.profile.is_950 and others:
         raise ConfigError(
             f"{layer}: its operator configuration ({plan.buffer}) differs from that of {others[0]}, and "
-            f"{plan.profile.name} has one buffer per communicator. Serve the draft or MTP model without "
-            "--quantization megamoe, or with experts like the main model's."
+            f"{plan.profile.name} has one buffer per communicator; expected one configuration on each. Report "
+            "this model: the plan gives draft layers of another configuration a communicator of their own."
         )

@@ -37,7 +37,11 @@ def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOper
         "activation_clamp": plan.activation.clamp,
         "activation_params": dict(plan.activation.params) or None,
     }
-    return routed.arguments() | (shared.shared_arguments() if shared is not None else {}) | activation
+    if shared is None:
+        return routed.arguments() | activation
+    own = shared.dispatch_quant_out_dtype
+    fed = {} if own == routed.dispatch_quant_out_dtype else {"shared_expert_quant_out_dtype": own}
+    return routed.arguments() | shared.shared_arguments() | fed | activation
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts
-from vllm_megamoe.experts.convert import convert, in_halves
+from vllm_megamoe.experts.convert import in_halves
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.experts.slots import Slots
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -25,20 +25,11 @@ class RoutedWeights:
 
     def __init__(self, plan: LayerPlan, dtype: torch.dtype, device: torch.device) -> None:
         self._plan, self._dtype, self._device = plan, dtype, device
-        sizes = plan.padding
-        self._slots = Slots(
-            plan.use_case,
-            plan.experts_per_rank,
-            hidden=sizes.hidden,
-            intermediate_hidden=sizes.intermediate_hidden,
-            stacked=plan.stacked,
-        )
+        self._slots = _slots(plan, plan.use_case, plan.experts_per_rank, dtype)
 
     def put(self, slot: int, experts: Experts) -> None:
         """One expert: its operands are made, or overwritten in the memory that they have."""
         experts = _on_device(experts, self._device)
-        if isinstance(experts, DenseExperts) and self._plan.use_case is UseCase.A16W16:
-            experts = DenseExperts(experts.w13.to(self._dtype), experts.w2.to(self._dtype))
         if self._plan.facts.gate_up_interleaved:
             experts = _deinterleaved(experts, self._plan.facts.name)
         self._slots.put(slot, experts)
@@ -59,6 +50,48 @@ class RoutedWeights:
         return self._slots.operands()
 
 
+class SharedWeights:
+    """The shared experts of a layer, all of them on every rank: each computes its own rows. Arguments as above."""
+
+    def __init__(self, plan: LayerPlan, dtype: torch.dtype, device: torch.device) -> None:
+        self._plan, self._device = plan, device
+        self._slots = _slots(plan, plan.shared.use_case or plan.use_case, plan.shared.pieces, dtype)
+
+    def put(self, experts: Experts) -> None:
+        """The MLP, cut to the routed width: its operands are made, or overwritten in the memory that they have.
+
+        Raises:
+            ConfigError: the loaded MLP is not what the plan was made for.
+        """
+        plan = self._plan
+        got = (experts.num_experts, experts.intermediate, experts.hidden)
+        expected = (plan.shared.pieces, plan.padding.intermediate_was, plan.padding.hidden_was)
+        if got != expected:
+            raise ConfigError(
+                f"{plan.facts.name}: the shared experts are {got[0]} of width {got[1]} on rows of {got[2]}; the plan "
+                f"expected {expected[0]} of width {expected[1]} on rows of {expected[2]}. Set "
+                '"fuse_shared_experts": "off".'
+            )
+        for piece in range(experts.num_experts):
+            self._slots.put(piece, _on_device(experts.one(piece), self._device))
+
+    def operands(self) -> LayerOperands:
+        """Of all pieces."""
+        return self._slots.operands()
+
+
+def _slots(plan: LayerPlan, use_case: UseCase, count: int, dtype: torch.dtype) -> Slots:
+    sizes = plan.padding
+    return Slots(
+        use_case,
+        count,
+        hidden=sizes.hidden,
+        intermediate_hidden=sizes.intermediate_hidden,
+        stacked=plan.stacked,
+        dtype=dtype,
+    )
+
+
 def _on_device(experts: Experts, device: torch.device) -> Experts:
     """The same object where it is there already."""
     moved = {f.name: value.to(device) for f in fields(experts) if isinstance(value := getattr(experts, f.name), Tensor)}
@@ -74,25 +107,3 @@ def _deinterleaved(experts: Experts, name: str) -> DenseExperts:
             "the BF16 checkpoint of this model."
         )
     return replace(experts, w13=in_halves(experts.w13))
-
-
-def convert_shared(experts: Experts, plan: LayerPlan) -> LayerOperands:
-    """The shared MLP, cut to the routed width, into operands. Every rank holds all of it: each computes its own rows.
-
-    Raises:
-        ConfigError: the loaded MLP is not what the plan was made for.
-    """
-    got = (experts.num_experts, experts.intermediate, experts.hidden)
-    expected = (plan.shared.pieces, plan.padding.intermediate_was, plan.padding.hidden_was)
-    if got != expected:
-        raise ConfigError(
-            f"{plan.facts.name}: the shared experts are {got[0]} of width {got[1]} on rows of {got[2]}; the plan "
-            f'expected {expected[0]} of width {expected[1]} on rows of {expected[2]}. Set "fuse_shared_experts": "off".'
-        )
-    return convert(
-        experts,
-        plan.use_case,
-        hidden=plan.padding.hidden,
-        intermediate_hidden=plan.padding.intermediate_hidden,
-        stacked=plan.stacked,
-    )

@@ -127,12 +127,14 @@ def _check_matrix(weights: GivenWeights, hidden: int, k_first: str, k_last: str,
     raise rejection(weights.name, f"K={inputs}, N={outputs}", rule, _TABLES, remedy)
 
 
-_right: MutableMapping[Tensor, tuple[str, tuple["weakref.ref[Tensor]", ...]]] = WeakIdKeyDictionary()
-"""Weights whose sides were found right: their elements, and all tensors of the argument."""
+_right: MutableMapping[Tensor, tuple["weakref.ref[Tensor]", ...]] = WeakIdKeyDictionary()
+"""All tensors of an argument whose sides were found right, by its first one."""
 
 
 def check_sides(weights: GivenWeights) -> None:
     """Reject weights, scales and biases that are strided, and sides that do not go with every one of the weights.
+
+    Their orientation must be right (`check_orientation`).
 
     A2 and A3 look at the first scales' dimensions alone, and read missing channels from behind the tensor (op tiling
     arch22). Each list is looked at once, not at every call.
@@ -141,15 +143,14 @@ def check_sides(weights: GivenWeights) -> None:
         OperatorError: naming the list, what came, and its remedy.
     """
     tensors = (*weights.tensors, *weights.scales, *weights.biases)
-    element, held = _right.get(weights.tensors[0], ("", ()))
-    known = element == weights.element and len(held) == len(tensors)
-    if known and all(one() is tensor for one, tensor in zip(held, tensors, strict=True)):
+    held = _right.get(weights.tensors[0], ())
+    if len(held) == len(tensors) and all(one() is tensor for one, tensor in zip(held, tensors, strict=True)):
         return
     for tensor in weights.tensors:
         _check_contiguous(weights.name, tensor)
     _check_scales(weights)
     _check_biases(weights)
-    _right[weights.tensors[0]] = (weights.element, tuple(weakref.ref(tensor) for tensor in tensors))
+    _right[weights.tensors[0]] = tuple(weakref.ref(tensor) for tensor in tensors)
 
 
 def _check_scales(weights: GivenWeights) -> None:

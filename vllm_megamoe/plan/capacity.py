@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from vllm_megamoe.plan.agreement import ALONE, Agreement
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.verdict import Violation
@@ -63,13 +64,14 @@ def plan_capacity(
     profile: Profile,
     options: Options,
     workspace_of: WorkspaceOf,
+    agreed: Agreement = ALONE,
 ) -> tuple[Capacity, list[Violation]]:
     """Rows of a step and of a call, and the receive capacity that the buffer gets; with what is wrong with them."""
     # Rows that tensor-parallel ranks share are split over them, so each brings a share of the step's rows.
-    rows = max(1, ceil_div(engine.max_num_batched_tokens, engine.tensor_parallel if engine.expert_parallel else 1))
+    rows = max(1, ceil_div(engine.max_num_batched_tokens, engine.tensor_parallel))
     limits, asked = limits_of(profile), options.max_recv_token_num
     # The combine of W4A8 on A3 of 9.1.0 counts packed rows, two for each token; 0 would not do (op 9aa8113f8 fixes it).
-    factor = limits.receive_factor_int4.value if use_case is UseCase.A8W4_INT else 1
+    factor = max(receive_factor(use_case, profile), agreed.receive_factor)
     topk, per_rank = layer.topk, layer.num_experts // engine.ep_size
 
     def bound_of(tokens: int) -> int:
@@ -84,7 +86,7 @@ def plan_capacity(
         return workspace_of(tokens, receive(tokens, asked if lossy else 0))
 
     budget = int(options.workspace_budget_gib * GIB)
-    chunk = largest_chunk(rows, _most_rows(limits, layer, options), least_workspace, budget)
+    chunk = largest_chunk(rows, _most_rows(limits, layer, options, agreed), least_workspace, budget)
     found = [] if chunk else [_budget(options, least_workspace(1))]
     chunk = ceil_div(rows, ceil_div(rows, max(chunk, 1)))
     bound, given = bound_of(chunk), receive(chunk, asked)
@@ -98,10 +100,15 @@ def plan_capacity(
     return Capacity(rows, chunk, ceil_div(rows, chunk), _PADS[limits.rows.value], given, bound, needed), found
 
 
-def _most_rows(limits: Limits, layer: MoeFacts, options: Options) -> int | None:
-    """The product's bound of num_max_tokens_per_rank; merging on the card has one of its own."""
+def receive_factor(use_case: UseCase, profile: Profile) -> int:
+    """How many times the rows that may come a buffer must be told; 0 of a product without INT4 is none."""
+    return limits_of(profile).receive_factor_int4.value if use_case is UseCase.A8W4_INT else 1
+
+
+def _most_rows(limits: Limits, layer: MoeFacts, options: Options, agreed: Agreement) -> int | None:
+    """The product's bound of num_max_tokens_per_rank, and the other layers'; merging on the card has one of its own."""
     merges = options.combine_comm_mode == 1 and 1 in limits.combine_comm_modes.value
-    bounds = [limits.max_tokens.value, most_merged_tokens(layer.topk) if merges else None]
+    bounds = [limits.max_tokens.value, agreed.most_rows, most_merged_tokens(layer.topk) if merges else None]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from vllm_megamoe.plan import rules
 from vllm_megamoe.plan.activation import ActivationPlan, activation_of
+from vllm_megamoe.plan.agreement import ALONE, Agreement
 from vllm_megamoe.plan.capacity import plan_capacity
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan, buffer_facts, call_facts
@@ -22,12 +23,18 @@ from vllm_megamoe.profiles.use_cases import UseCase
 
 
 def decide(
-    engine: EngineFacts, layer: MoeFacts, profile: Profile, options: Options, legal_ranks: Sequence[int] = ()
+    engine: EngineFacts,
+    layer: MoeFacts,
+    profile: Profile,
+    options: Options,
+    legal_ranks: Sequence[int] = (),
+    agreed: Agreement = ALONE,
 ) -> LayerPlan | Rejected[LayerPlan | None]:
     """Plan one layer.
 
     Args:
         legal_ranks: numbers of ranks that suit all layers of the model; empty where no other layer is known.
+        agreed: with the other layers of its communicator.
 
     Returns:
         The plan; or every rule that is violated, with what could be planned all the same.
@@ -35,7 +42,7 @@ def decide(
     engine = _as_it_must_run(engine, profile)
     found = rules.of_layer(engine, layer)
     ranks = _wrong_ranks(engine, layer, profile, legal_ranks)
-    choice = choose_use_case(layer, profile, options, engine.dtype)
+    choice = choose_use_case(layer, profile, options, engine.dtype, agreed.use_cases)
     activation = activation_of(layer, profile)
     if isinstance(choice, Rejected):
         others = _with_every_use_case(engine, layer, profile, options, legal_ranks)
@@ -51,7 +58,7 @@ def decide(
     found += unpaid + _unfused(layer, shared, options)
     # With a refused activation the rest is judged as it will be with one that every product has.
     judged = ActivationPlan("swiglu") if isinstance(activation, Rejected) else activation
-    plan, wrong = _plan(engine, layer, profile, options, choice, judged, shared, padding)
+    plan, wrong = _plan(engine, layer, profile, options, choice, judged, shared, padding, agreed)
     found += wrong + _broken(engine, plan)
     if isinstance(activation, Rejected):
         return activation.beside(found)
@@ -120,6 +127,7 @@ def _plan(
     activation: ActivationPlan,
     shared: SharedPlan,
     padding: Padding,
+    agreed: Agreement,
 ) -> tuple[LayerPlan, list[Violation]]:
     use_case, width = choice.use_case, padding.intermediate_hidden
 
@@ -129,17 +137,21 @@ def _plan(
             profile, buffer, intermediate_hidden=width, use_case=use_case.value, shared_experts=shared.pieces
         )
 
-    capacity, wrong = plan_capacity(engine, layer, use_case, profile, options, workspace_of)
+    capacity, wrong = plan_capacity(engine, layer, use_case, profile, options, workspace_of, agreed)
     buffer = buffer_facts(
         layer, use_case, padding, engine.ep_size, capacity.chunk, capacity.max_recv_token_num, options
     )
     folds = shared.mode == "fused" and layer.scale_on_output
     element = 4 if engine.dtype == "float32" else 2
-    size = weight_bytes(use_case.value, buffer.experts_per_rank + shared.pieces, padding.hidden, width)
+    size = weight_bytes(use_case.value, buffer.experts_per_rank, padding.hidden, width)
+    if shared.use_case is not None:
+        size += weight_bytes(shared.use_case.value, shared.pieces, padding.hidden, width)
     plan = LayerPlan(
         facts=layer,
         use_case=use_case,
         loss=choice.loss,
+        strict=options.requant != "allow",
+        agreed=agreed,
         activation=activation,
         shared=shared,
         fold_scaling=layer.routed_scaling_factor if folds else 1.0,

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vllm_megamoe.checkpoint.comparison import Wanted
 from vllm_megamoe.checkpoint.headers import has_weights, read_headers
 from vllm_megamoe.checkpoint.recognise import MSMODELSLIM_FILES, SideFiles, section_of
-from vllm_megamoe.checkpoint.survey import Survey, Wanted, survey
+from vllm_megamoe.checkpoint.survey import Survey, survey
 from vllm_megamoe.plan.facts import MoeFacts
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.plan.activation import ActivationPlan
+from vllm_megamoe.plan.agreement import Agreement, Communicator
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts, Tokens
 from vllm_megamoe.plan.options import Options
@@ -26,6 +27,8 @@ class LayerPlan:
         facts: the layer it was made for.
         use_case: the operator scenario.
         loss: rms error of the conversion that the user consented to, empty for an exact one.
+        strict: whether numbers that would be rounded at load, against the plan, are an error: without consent.
+        agreed: what the layer has in common with the others of its communicator.
         activation: what the call passes, every parameter explicit.
         shared: where the shared experts run.
         fold_scaling: factor that the method multiplies onto the router weights because the runner's own multiplication
@@ -44,6 +47,8 @@ class LayerPlan:
     facts: MoeFacts
     use_case: UseCase
     loss: str
+    strict: bool
+    agreed: Agreement
     activation: ActivationPlan
     shared: SharedPlan
     fold_scaling: float
@@ -59,6 +64,11 @@ class LayerPlan:
     hccl_buffsize_mb: int | None
 
     @property
+    def communicator(self) -> Communicator:
+        """Which of the engine's communicators carries the layer."""
+        return self.agreed.communicator
+
+    @property
     def ep_size(self) -> int:
         """Ranks of the communicator."""
         return self.buffer.ep_world_size
@@ -71,9 +81,12 @@ class LayerPlan:
     @property
     def padding_bytes(self) -> int:
         """Bytes of this layer's operands on a rank that zero-padding adds."""
-        experts, sizes, name = self.experts_per_rank + self.shared.pieces, self.padding, self.use_case.value
-        padded = weight_bytes(name, experts, sizes.hidden, sizes.intermediate_hidden)
-        return padded - weight_bytes(name, experts, sizes.hidden_was, sizes.intermediate_was)
+        sizes, found = self.padding, 0
+        for case, experts in ((self.use_case, self.experts_per_rank), (self.shared.use_case, self.shared.pieces)):
+            if case is not None:
+                found += weight_bytes(case.value, experts, sizes.hidden, sizes.intermediate_hidden)
+                found -= weight_bytes(case.value, experts, sizes.hidden_was, sizes.intermediate_was)
+        return found
 
     @property
     def num_max_tokens_per_rank(self) -> int:
@@ -99,6 +112,14 @@ class Plan:
     def buffers(self) -> tuple[BufferFacts, ...]:
         """The operator configurations, each with storage of its own."""
         return tuple(dict.fromkeys(layer.buffer for layer in self.layers))
+
+    @property
+    def window_bytes(self) -> dict[Communicator, int]:
+        """Memory of each communicator's window, that of its largest layer (A2/A3: both halves)."""
+        found: dict[Communicator, int] = {}
+        for layer in self.layers:
+            found[layer.communicator] = max(found.get(layer.communicator, 0), layer.window_bytes)
+        return found
 
 
 _COMBINE_QUANT = {"none": 0, "e5m2": 3, "e4m3": 4}
@@ -130,12 +151,14 @@ _CARRIERS = {AclDtype.INT4: "INT8", AclDtype.FLOAT4_E2M1: "UINT8"}
 
 def call_facts(plan: LayerPlan, dtype: str, masked: bool) -> CallFacts:
     """The largest call of the layer, as the method will make it."""
-    width, fused = plan.padding.intermediate_hidden, plan.shared.mode == "fused"
+    width, own = plan.padding.intermediate_hidden, plan.shared.use_case
+    out = None if own is None else USE_CASES[own].dispatched
     return CallFacts(
         rows=plan.capacity.chunk,
         x_dtype="FLOAT" if dtype == "float32" else "BF16",
         routed=_weights(plan.use_case, width, plan.experts_per_rank, plan.stacked),
-        shared=_weights(plan.use_case, width, plan.shared.pieces, plan.stacked) if fused else None,
+        shared=None if own is None else _weights(own, width, plan.shared.pieces, plan.stacked),
+        shared_out_dtype=out.name if out is not None and out.name != plan.buffer.dispatch_quant_out_dtype else None,
         has_mask=masked,
         activation=plan.activation.name,
         activation_clamp=plan.activation.clamp,

@@ -6,6 +6,8 @@ read, and all violations come in one error.
 
 from collections.abc import Callable, Iterator
 
+from vllm_megamoe.checkpoint.formats import Unknown
+from vllm_megamoe.checkpoint.recognise import known_methods
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.verdict import Violation
@@ -77,12 +79,14 @@ def expert_weights(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]:
             "experts without bias (the operator has no place for them)",
             "Serve this model without --quantization megamoe.",
         )
-    if not layer.experts_format.facts.loads:
+    form = layer.experts_format
+    if not form.facts.loads:
+        known = f" (known: {', '.join(known_methods())})" if isinstance(form, Unknown) else ""
         yield Violation(
             layer.name,
-            f"experts in the format {str(layer.experts_format)!r}",
-            "BF16 experts; this format cannot be loaded yet",
-            "Use the BF16 checkpoint, or leave the experts out of its quantisation.",
+            f"experts in the format {str(form)!r}",
+            f"a format that can be read; {form.facts.unread}{known}",
+            "Use another checkpoint of this model, or leave the experts out of its quantisation.",
         )
 
 

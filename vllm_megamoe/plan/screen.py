@@ -17,6 +17,9 @@ def render(plan: Plan) -> str:
         lines.append(f"  revisions in profile names: {REVISIONS}")
     for kind in kinds(plan.layers):
         lines += [f"  {line}" for line in _block(kind)]
+    if len(plan.window_bytes) > 1:
+        windows = ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in plan.window_bytes.items())
+        lines.append(f"  draft layers have a communicator of their own, with another configuration; windows: {windows}")
     weights = sum(layer.weight_bytes for layer in plan.layers)
     lines.append(f"  experts of all layers on a rank: {weights / _GIB:.3f} GiB")
     return "\n".join(lines)
@@ -36,6 +39,7 @@ def kinds(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
             layer.facts.experts_format,
             layer.facts.draft,
             layer.fold_scaling,
+            layer.communicator,
         )
         found.setdefault(key, []).append(layer)
     return list(found.values())
@@ -69,6 +73,7 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
     layer = layers[0]
     facts, capacity = layer.facts, layer.capacity
     draft = " (draft)" if facts.draft else ""
+    draft = " (draft, a communicator of its own)" if layer.communicator == "draft" else draft
     yield (
         f"layers {layer_numbers(layers)}{draft}: {layer.use_case.value} from {facts.experts_format}"
         f"{f', lossy: {layer.loss} of the rms' if layer.loss else ''}, {layer.activation}"
@@ -79,7 +84,10 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
     )
     added = layer.padding_bytes * len(layers) / _GIB
     yield f"  padding: {layer.padding}{f', {added:.3f} GiB of a rank in {len(layers)} layer(s)' if added else ''}"
-    yield f"  shared experts: {layer.shared}"
+    own, other = layer.shared.use_case, ""
+    if facts.shared is not None and own is not None and own is not layer.use_case:
+        other = f" as {own.value} from {facts.shared.experts_format}"
+    yield f"  shared experts: {layer.shared}{other}"
     window = f", window {layer.window_bytes / _MIB:.1f} MiB" if layer.window_bytes else ""
     hccl = f", HCCL_BUFFSIZE at least {layer.hccl_buffsize_mb}" if layer.hccl_buffsize_mb is not None else ""
     yield (

@@ -5,6 +5,7 @@ back what it returns or raises. A rank that gives no answer in time, or dies, en
 new ones. `Ranks` holds this; `World` is its gloo form for the operator, `engines.EngineRanks` the one with vLLM.
 """
 
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -154,11 +155,12 @@ class World(Ranks):
     Args:
         size: how many.
         joined: False when its cases make their process groups themselves.
+        backend: of the group; `hccl` gives each rank the NPU of its number.
     """
 
-    def __init__(self, size: int, *, joined: bool = True) -> None:
+    def __init__(self, size: int, *, joined: bool = True, backend: str = "gloo") -> None:
         super().__init__(size)
-        self._joined = joined
+        self._joined, self._backend = joined, backend
         self._processes: list[BaseProcess] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -170,7 +172,9 @@ class World(Ranks):
         pipes = []
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_live, args=(rank, self.size, meeting_point, theirs), daemon=True)
+            process = context.Process(
+                target=_live, args=(rank, self.size, meeting_point, self._backend, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -189,16 +193,18 @@ class World(Ranks):
             self._folder = None
 
 
-def _live(rank: int, size: int, meeting_point: str | None, pipe: Connection) -> None:
+def _live(rank: int, size: int, meeting_point: str | None, backend: str, pipe: Connection) -> None:
     """A rank of a world: join the group, then answer cases until the pipe closes."""
     import torch
     from torch import distributed as dist
 
     torch.set_num_threads(1)  # the matrices are small, and ranks share the cores
+    if backend == "hccl":
+        importlib.import_module("torch_npu").npu.set_device(rank)
     if meeting_point:
         limit = timedelta(seconds=GROUP_LIMIT_S)
         place = f"file://{meeting_point}"
-        dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=limit)
+        dist.init_process_group(backend, init_method=place, rank=rank, world_size=size, timeout=limit)
     pipe.send_bytes(READY)
     answer_cases(rank, pipe)
     for block in shared_memory(os.getpid()):  # a case may have used vLLM's groups, which leave theirs

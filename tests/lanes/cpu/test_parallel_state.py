@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from lanes.cpu import draft_group
 
 from vllm_megamoe.errors import ConfigError, PeerError
 from vllm_megamoe.lanes.cpu import parallel_state as state
+from vllm_megamoe.testing.ranks import World
 
 
 def layer(ep_rank: int, ep_size: int, *, dp_size: int = 1, sp_size: int = 1, placement: str = "linear") -> Any:
@@ -82,3 +84,17 @@ def test_b15_without_an_exchange_nobody_guesses(exchanged: Any) -> None:
     exchanged(None)
     with pytest.raises(PeerError, match=r"brings 7 rows and vLLM has not exchanged"):
         state.largest_rows(1, 7)
+
+
+def test_draft_layers_have_a_communicator_of_their_own() -> None:
+    """Two ranks with real groups: on 950 the second configuration has no place on the main model's communicator."""
+    world = World(2)
+    try:
+        for found in world.run(draft_group.seats, [(0,), (1,)], 240):
+            assert found["communicators"] == ("main", "draft")
+            assert found["one"]
+            assert found["sum"] == 3.0
+            assert found["experts"] == [8, 4]
+            assert "one buffer per communicator" in found["refused"]
+    finally:
+        world.stop()

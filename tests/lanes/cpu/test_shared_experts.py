@@ -89,8 +89,10 @@ def run(whole: bool, mode: str, factor: float, fold: float) -> dict[str, Any]:
             linear.quant_method.process_weights_after_loading(linear)
         kept = [linear.weight.numel() for linear in linears]
         packed = [hasattr(linear, "cpu_linear") for linear in linears]
-        experts = take_shared(runner, plan) if mode == "fused" else None
-        taken = [] if experts is None else [experts.w13[0].float(), experts.w2[0].float()]
+        given: list[Any] = []
+        if mode == "fused":
+            take_shared(runner, plan, given.append)
+        taken = [weight[0].float() for experts in given for weight in (experts.w13, experts.w2)]
     left = [linear.weight.numel() for linear in linears]
     return {
         "kept": kept,

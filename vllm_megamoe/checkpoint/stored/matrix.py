@@ -77,6 +77,24 @@ def split_rows(matrix: Matrix, parts: int) -> list[Matrix]:
     return [replace(matrix, **dict(zip(tensors, piece, strict=True))) for piece in pieces]
 
 
+def cut_expert(experts: Experts) -> tuple[Matrix, Matrix, Matrix]:
+    """Gate, up and down of canonical experts of one: the inverse of `join_expert`."""
+    half = experts.intermediate
+
+    def cut(tensor: Tensor) -> tuple[Tensor, Tensor]:
+        return tensor[0, :half], tensor[0, half:]
+
+    if isinstance(experts, DenseExperts):
+        gate, up = cut(experts.w13)
+        return DenseMatrix(gate), DenseMatrix(up), DenseMatrix(experts.w2[0])
+    weights, scales = cut(experts.w13), cut(experts.w13_scale)
+    if isinstance(experts, IntExperts):
+        first, second = (IntMatrix(*pair, experts.bits) for pair in zip(weights, scales, strict=True))
+        return first, second, IntMatrix(experts.w2[0], experts.w2_scale[0], experts.bits)
+    one, other = (MxMatrix(*pair, experts.elem) for pair in zip(weights, scales, strict=True))
+    return one, other, MxMatrix(experts.w2[0], experts.w2_scale[0], experts.elem)
+
+
 def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
     """The three projections of an expert -> canonical experts of one, gate rows first.
 

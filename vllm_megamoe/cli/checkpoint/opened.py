@@ -1,7 +1,7 @@
 """A checkpoint for a command that looks at weights: config, survey of its files, the layers that were asked for."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,9 +14,12 @@ from vllm_megamoe.checkpoint.recognise import section_of
 from vllm_megamoe.checkpoint.survey import Survey
 from vllm_megamoe.cli.model import Model, ModelFiles, find_path, read_facts, read_files
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.plan.facts import MoeFacts
+from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.folder import survey_folder, wanted_of
+from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.model import Speculation
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 Item = TypeVar("Item")
@@ -93,6 +96,30 @@ def _asked(text: str | None, layers: Iterable[MoeFacts]) -> tuple[MoeFacts, ...]
         known = ", ".join(str(layer.index) for layer in (layers[0], layers[-1]))
         raise ConfigError(f"--layers {text}: none of them has experts; expected numbers such as {known}.")
     return chosen
+
+
+def plans_of(layers: tuple[MoeFacts, ...], options: Options) -> Mapping[str, LayerPlan]:
+    """How each layer runs; padding, sizes and ranks of an engine are nobody's business here.
+
+    Raises:
+        ConfigError: with every rule about formats and use cases that stands in the way.
+    """
+    engine = EngineFacts("bfloat16")
+    found: dict[str, LayerPlan] = {}
+    wrong: list[str] = []
+    for group in ([layer for layer in layers if not layer.draft], *([layer] for layer in layers if layer.draft)):
+        verdict = draft_plan(engine, group, options)
+        planned = {plan.facts.name: plan for plan in plan_of(verdict).layers}
+        found |= planned
+        lost = {layer.name for layer in group} - set(planned)
+        wrong += [
+            f"{v.where}: {v.got}; expected {v.expected}. {v.remedy}"
+            for v in violations_of(verdict)
+            if v.where in (*lost, "use_case") or (lost and v.where == "profile")
+        ]
+    if wrong:
+        raise ConfigError("\n".join(dict.fromkeys(wrong)))
+    return found
 
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:

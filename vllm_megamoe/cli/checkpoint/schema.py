@@ -1,7 +1,7 @@
-"""The schemas of `show --json` and `check --json`.
+"""The schemas of `show --json`, `check --json` and `convert --json`.
 
 Stable as `plan --json`: a field keeps its name and meaning while `schema_version` stays; new fields may be added. Sizes
-are bytes. `ShowReport.model_json_schema()` and `CheckReport.model_json_schema()` give them as JSON schema.
+are bytes. `ShowReport.model_json_schema()` and so on give them as JSON schema.
 """
 
 from pydantic import BaseModel, ConfigDict
@@ -132,7 +132,7 @@ class CheckedLayer(_Part):
         name: vLLM's prefix of its experts.
         use_case: as it was run.
         weight_rel_err, output_rel_err: of the whole layer.
-        worst_expert: number of the expert whose error is largest over its bound, and whose output is worst.
+        worst_expert: number of the expert whose output is worst.
         worst_token: row of the activations whose output is worst.
         layer, draft, format: as in LayerReport.
         worst_expert_rel_err: output error of that expert.
@@ -157,6 +157,10 @@ class CheckedLayer(_Part):
     excess: tuple[str, ...] = ()
 
 
+OWN = "the checkpoint's own numbers"
+"""What a check is against where no original is given."""
+
+
 class CheckReport(_Part):
     """What `check CHECKPOINT --json` prints.
 
@@ -179,3 +183,39 @@ class CheckReport(_Part):
     layers: tuple[CheckedLayer, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class ConvertedLayer(_Part):
+    """One layer in the package's own format.
+
+    Attributes:
+        name, layer, draft, format: as in LayerReport, of the source.
+        use_case: whose operands were written.
+        hidden, intermediate_hidden: sizes of the operands, padding included.
+        weight_rel_err: rms of what the conversion took from the weights over their rms; 0 for an exact one.
+        bytes: of the operands.
+        file: that holds them.
+        resumed: whether an earlier run of the same command had written it.
+    """
+
+    name: str
+    layer: int
+    draft: bool
+    format: str
+    use_case: str
+    hidden: int
+    intermediate_hidden: int
+    weight_rel_err: float
+    bytes: int
+    file: str
+    resumed: bool
+
+
+class ConvertReport(_Part):
+    """What `convert SOURCE TARGET --json` prints: both folders, bytes of all tensors written, the layers."""
+
+    schema_version: int = 1
+    source: str
+    target: str
+    bytes: int
+    layers: tuple[ConvertedLayer, ...]

@@ -1,6 +1,8 @@
 """What is installed and set here, gathered once as plain values, so that checks are pure; and what a check says."""
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from vllm_megamoe.cli.doctor.ascend_host import AscendHost, read_host
 
 State = Literal["ok", "note", "missing", "wrong"]
 
@@ -45,6 +49,7 @@ class Report(BaseModel):
         ok: whether all that is needed is there.
         lane: `cpu`, or `ascend` where a package of that stack is installed.
         checks: one per thing looked at, in the order of the table.
+        fingerprint: of all that must be alike on every node of a deployment.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +58,7 @@ class Report(BaseModel):
     ok: bool
     lane: Literal["cpu", "ascend"]
     checks: tuple[Check, ...]
+    fingerprint: str
 
 
 DISTRIBUTIONS = (
@@ -84,6 +90,7 @@ class Environment:
         cpu_flags: features of the processor, empty where the system does not tell.
         ascend_home: whether ASCEND_HOME_PATH leads to a folder, None where it is not set.
         cann_version: of the toolkit there, empty where its file of versions is not found.
+        host: NPUs, driver and operator of an Ascend host.
     """
 
     python: tuple[int, int, int]
@@ -94,6 +101,7 @@ class Environment:
     cpu_flags: frozenset[str] = frozenset()
     ascend_home: bool | None = None
     cann_version: str = ""
+    host: AscendHost = field(default_factory=AscendHost)
 
     @property
     def is_ascend(self) -> bool:
@@ -114,7 +122,22 @@ def read_environment() -> Environment:
         cpu_flags=_cpu_flags(Path("/proc/cpuinfo")),
         ascend_home=None if not home else Path(home).is_dir(),
         cann_version=_cann_version(Path(home)) if home else "",
+        host=read_host(home),
     )
+
+
+_ALIKE = ("VLLM_MEGAMOE_", "HCCL_")
+"""Variables that begin so must have one value on all nodes."""
+
+
+def fingerprint(env: Environment) -> str:
+    """16 digits over versions, both sides of the operator, driver, firmware, variables; places and times left out."""
+    host = env.host
+    sides = [source and [source.digest, sorted(source.names)] for source in (host.wrapper, host.kernels)]
+    variables = {name: value for name, value in env.variables.items() if name.startswith(_ALIKE)}
+    system = [env.python, env.machine, env.cann_version, host.built_for, host.driver, host.firmware]
+    facts = [system, dict(env.versions), sides, host.records, variables]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _version(name: str) -> str | None:

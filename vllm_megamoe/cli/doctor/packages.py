@@ -157,15 +157,6 @@ def cann(env: Environment) -> Iterator[Check]:
         yield Check(name=name, state="ok", found=f"{env.variables.get(name, '')} ({version})")
 
 
-def one_build(env: Environment) -> Iterator[Check]:
-    """A wrapper and kernels of different builds pass arguments that the other side reads differently."""
-    wheel = env.versions.get("cann-ops-transformer")
-    if wheel is None or not env.cann_version:
-        return
-    text = f"cann_ops_transformer {wheel} beside CANN {env.cann_version}; no file tells whether they are of one build"
-    yield Check(name="one build", state="note", found=text, remedy=_REMEDIES["cann-ops-transformer"])
-
-
 _TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 
 

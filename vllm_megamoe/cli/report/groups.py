@@ -29,10 +29,9 @@ def memory_of(plan: Plan) -> MemoryReport | None:
         return None
     stages = plan.engine.pipeline_parallel
     weights = sorted((layer.weight_bytes for layer in plan.layers), reverse=True)
-    windows = {layer.buffer: layer.window_bytes for layer in plan.layers}
     return MemoryReport(
         weights=sum(weights[: -(-len(weights) // stages)]),
-        window=sum(windows.values()),
+        window=sum(plan.window_bytes.values()),
         workspace=max(layer.capacity.workspace_bytes for layer in plan.layers),
     )
 

@@ -31,7 +31,7 @@ def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: Eng
     yield from model.facts.notes
     for each in model.formats:
         if not each.loads:
-            yield f"{each.label} cannot be loaded yet; {each.note}."
+            yield f"{each.label} cannot be read: {each.unread}."
     split = [engine.splits_rows(layer) for layer in model.layers]
     if None in split and engine.tensor_parallel > 1 and engine.data_parallel > 1:
         yield (

@@ -44,7 +44,7 @@ def _heading(report: PlanReport) -> str:
         drafts = sum(group.count for group in report.groups if group.draft)
         extra = f" and {drafts} draft" if drafts else ""
         parts.append(f"{report.moe_layers - drafts} with experts{extra}")
-    parts += [f"{each.label}{'' if each.loads else ' (cannot be loaded yet)'}" for each in report.formats]
+    parts += [f"{each.label}{'' if each.loads else ' (cannot be read)'}" for each in report.formats]
     return f"{report.model}: {', '.join(parts)}" if parts else report.model
 
 

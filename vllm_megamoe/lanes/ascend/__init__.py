@@ -14,7 +14,7 @@ Nothing here imports vllm-ascend before it is needed: the package stands in no e
 
 from vllm_megamoe.lanes.ascend.config_stage import prepare, settle
 from vllm_megamoe.lanes.ascend.method import AscendMegaMoeMethod as Method
-from vllm_megamoe.lanes.ascend.other_layers import answering_config, inner_config, layer_method
+from vllm_megamoe.lanes.ascend.other_layers import answering_config, check_whole, inner_config, layer_method
 from vllm_megamoe.lanes.ascend.parallel_state import read_seat
 from vllm_megamoe.lanes.ascend.shared_experts import take_shared
 from vllm_megamoe.lanes.ascend.worker import start
@@ -25,6 +25,7 @@ __all__ = [
     "OWN_ROWS",
     "Method",
     "answering_config",
+    "check_whole",
     "inner_config",
     "layer_method",
     "prepare",

@@ -67,6 +67,7 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         """
         from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
 
+        self.check_loaded(layer)
         state, active = layer.mega_moe, layer.ascend_mc2_mask
         check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
         y = state.run(x, topk_ids.to(torch.int32), topk_weights, active)

@@ -3,25 +3,26 @@
 vllm-ascend keeps the MLP twice: on the runner as vLLM does, and in an AscendSharedExperts that runs it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from vllm_megamoe.checkpoint.stored.matrix import join_expert, split_rows
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.lanes.collected import Collected
+from vllm_megamoe.lanes.shared_mlp import SharedMlp, give_away
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 _REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
-def take_shared(runner: Any, plan: LayerPlan) -> Experts:
-    """The shared MLP of an AscendMoERunner as experts of the routed width, whole, as the checkpoint has it.
+def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+    """Give away the shared MLP of an AscendMoERunner: experts of the routed width, as the checkpoint has it.
 
     From then on the runner neither runs it nor multiplies its part of the output by the routed scaling factor
     (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
+
+    Returns:
+        See Lane.take_shared.
 
     Raises:
         ConfigError: the runner or its MLP is not built as in vllm-ascend 0.30.
@@ -39,13 +40,9 @@ def take_shared(runner: Any, plan: LayerPlan) -> Experts:
             f"{runner.layer_name}: the shared experts have a bias, or their tensors were not kept as the checkpoint "
             f"has them; expected gate, up and down projections alone. {_REMEDY}"
         )
-    first, second = (linear.quant_method.taken(linear) for linear in linears)
-    gate, up = split_rows(first[0], 2) if len(first) == 1 else first
-    whole = join_expert(gate, up, second[0], runner.layer_name)
-    for linear in linears:
-        linear.weight = torch.nn.Parameter(torch.empty(0, dtype=linear.weight.dtype), requires_grad=False)
+    check = give_away(SharedMlp(runner.layer_name, linears, plan.shared.pieces, put))
     _detach(runner, theirs, plan.fold_scaling)
-    return cut_expert(whole, plan.shared.pieces)
+    return check
 
 
 def _detach(runner: Any, theirs: Any, fold_scaling: float) -> None:
@@ -56,7 +53,11 @@ def _detach(runner: Any, theirs: Any, fold_scaling: float) -> None:
         )
     runner.routed_scaling_factor = 1.0
     # With its side stream on, vllm-ascend compares the MLP in parts with the whole once weights are processed.
-    theirs.validate_consistency = lambda: None
+    theirs.validate_consistency = _nothing
     runner._shared_experts = runner.ascend_shared_experts = None
     runner.routed_experts.return_with_event = False
     runner._forward_entry = runner._select_forward()
+
+
+def _nothing() -> None:
+    pass

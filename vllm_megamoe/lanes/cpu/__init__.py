@@ -1,6 +1,7 @@
 """vLLM's own CPU build (0.30 and 0.32): rows over the expert-parallel group, linears that it cannot run dequantised."""
 
 from vllm_megamoe.lanes.cpu.linears import answering_config, inner_config, layer_method
+from vllm_megamoe.lanes.cpu.load_again import check_whole
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
 from vllm_megamoe.lanes.cpu.shared_experts import take_shared
 from vllm_megamoe.lanes.cpu.workers import prepare, settle, start
@@ -12,6 +13,7 @@ __all__ = [
     "OWN_ROWS",
     "Method",
     "answering_config",
+    "check_whole",
     "inner_config",
     "layer_method",
     "prepare",

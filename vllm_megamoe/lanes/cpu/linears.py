@@ -15,10 +15,12 @@ from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 
 from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.checkpoint.recognise import Section, SideFiles
-from vllm_megamoe.lanes.collected import Collected
+from vllm_megamoe.lanes.collected import Collected, Projection
+from vllm_megamoe.lanes.cpu.load_again import loadable_again
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
 from vllm_megamoe.lanes.projections import formats_of, projections_of
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig, vllms_config
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _READ_AS_WEIGHT = ("kv_b_proj",)
 """Linears whose weight latent attention reads beside running them."""
+
+_WHOLE = "vLLM reads the weight itself, or drops g_idx"
 
 
 def inner_config(section: Section | None, side_files: SideFiles) -> QuantizationConfig | None:
@@ -40,32 +44,45 @@ def answering_config(inner: Any) -> None:
 
 
 def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
-    """The method of a layer without experts; None leaves the choice to vLLM.
+    """The method of a layer without experts, made to take weights again; None leaves the choice to vLLM.
 
     Raises:
         CheckpointError: a linear is stored in a way that cannot be read.
         ConfigError: a config file's value is not what its key promises.
     """
+    if isinstance(layer, LinearBase):
+        return loadable_again(_linear_method(layer, prefix, config))
+    found = None if config.inner is None else config.inner.get_quant_method(layer, prefix)
+    if isinstance(layer, VocabParallelEmbedding):
+        return loadable_again(found or UnquantizedEmbeddingMethod())
+    return found
+
+
+def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     inner = config.inner
-    if not isinstance(layer, LinearBase):
-        return None if inner is None else inner.get_quant_method(layer, prefix)
     forms = formats_of(prefix, config)
     quantised = [form for form in forms.values() if form != BF16]
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
-    must_collect = prefix.rpartition(".")[2] in _READ_AS_WEIGHT or (shared and _fuses(config))
+    projections = projections_of(prefix, config)
+    must_collect = _must_collect(prefix, projections) or (shared and _fuses(config))
     if quantised and inner is not None and not must_collect:
         why_not = _runs(inner, layer, prefix)
         if not why_not:
             return inner.get_quant_method(layer, prefix)
     else:
-        why_not = "vLLM has no class for them" if inner is None else "read whole"
+        why_not = "vLLM has no class for them" if inner is None else _WHOLE
     if quantised:
         TALLY.add(str(quantised[0]), layer, why_not)
-    projections = projections_of(prefix, config)
     runners = get_current_vllm_config().compilation_config.static_forward_context
     return Collected(projections, partial(is_fused, runners) if shared else _never, TALLY.tell)
+
+
+def _must_collect(prefix: str, projections: tuple[Projection, ...]) -> bool:
+    """Whether vLLM's own method would do something else: attention reads the weight, or inputs are out of order."""
+    reordered = any(part.name == "g_idx" for each in projections for part in each.stored.parts)
+    return reordered or prefix.rpartition(".")[2] in _READ_AS_WEIGHT
 
 
 def _never(layer: Any) -> bool:

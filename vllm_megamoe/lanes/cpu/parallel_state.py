@@ -4,22 +4,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from vllm.distributed import get_ep_group
 from vllm.forward_context import get_forward_context
 
 from vllm_megamoe.errors import ConfigError, PeerError
 from vllm_megamoe.layer.rows import Seat
+from vllm_megamoe.plan.agreement import Communicator
 
 
-def read_seat(layer: Any, communicator: str = "main") -> Seat:
-    """The expert-parallel communicator of a layer (RoutedExperts); on a CPU all layers share it.
+def read_seat(layer: Any, communicator: Communicator = "main") -> Seat:
+    """The expert-parallel communicator of a layer (RoutedExperts), or another one over its ranks for draft layers.
 
     Raises:
         ConfigError: the layer's rank is not the group's, or experts are not placed in rank order; the operator's rank r
             holds experts [r * E, (r + 1) * E) (op tiling arch22; vllm-ascend places them so too).
     """
-    del communicator
     parallel = layer.moe_config.moe_parallel_config
     if parallel.ep_size == 1:
         return Seat(group=None, rank=0, size=1, all_gather=_alone)
@@ -30,10 +31,31 @@ def read_seat(layer: Any, communicator: str = "main") -> Seat:
             f"the layer says expert-parallel rank {parallel.ep_rank} of {parallel.ep_size}, the communicator "
             f"{group.rank_in_group} of {group.world_size}; expected the same. This vLLM build is not supported."
         )
-    seat = Seat(group=group.device_group, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
+    own = group.device_group if communicator == "main" else _of_drafts(group)
+    seat = Seat(group=own, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
     if parallel.dp_size == 1:
         return seat
     return replace(seat, largest_rows=partial(largest_rows, parallel.sp_size))
+
+
+_drafts: dict[str, tuple[Any, Any]] = {}
+"""The drafts' group by the name of vLLM's group over the same ranks, and that group: its name may come back."""
+
+
+def _of_drafts(group: Any) -> Any:
+    """A second torch group over the ranks of vLLM's, made by these ranks together when first asked for."""
+    main = group.device_group
+    known = _drafts.get(main.group_name)
+    if known is None or known[0] is not main:
+        # The ranks of other pipeline stages or replicas have no draft layer to come here with.
+        made = torch.distributed.new_group(
+            group.ranks,
+            backend=torch.distributed.get_backend(main),
+            use_local_synchronization=True,
+            group_desc="megamoe_draft",
+        )
+        known = _drafts[main.group_name] = (main, made)
+    return known[1]
 
 
 def largest_rows(sp_size: int, rows: int) -> int:

@@ -4,18 +4,17 @@ Its linears are of the kind that collects a checkpoint's tensors (`lanes.collect
 they keep what arrives instead of handing it to vLLM, so that every rank has all of it, in its own type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 
-from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_rows
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.experts.cut import cut_expert
 from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
+from vllm_megamoe.lanes.shared_mlp import SharedMlp, give_away
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 _REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
@@ -43,11 +42,19 @@ def _mlp(runner: Any) -> torch.nn.Module:
     return mlp
 
 
-def take_shared(runner: Any, plan: LayerPlan) -> Experts:
-    """The shared MLP of a MoERunner as experts of the routed width, whole on every rank, as the checkpoint has it.
+def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
+    """Give away a MoERunner's shared MLP: experts of the routed width, whole on every rank, as the checkpoint has it.
 
     From then on vLLM's runner neither runs it nor multiplies its part of the output by the routed scaling factor
     (`plan.fold_scaling` is on the router weights instead), and the module holds no weights.
+
+    Args:
+        runner: of the layer.
+        plan: of the layer.
+        put: takes the experts, now and whenever the MLP is loaded again.
+
+    Returns:
+        What to call before a step: it raises CheckpointError where the MLP was loaded again in part.
 
     Raises:
         ConfigError: the runner or its MLP is not built as in vLLM 0.30 and 0.32.
@@ -58,17 +65,10 @@ def take_shared(runner: Any, plan: LayerPlan) -> Experts:
         raise ConfigError(
             f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {_REMEDY}"
         )
-    gate_up, down = (_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear))
-    first, second = _taken(gate_up), _taken(down)
-    if len(first) == 1:
-        # One tensor in the checkpoint too, gate rows first.
-        first = split_rows(first[0], 2)
-    gate, up = first
-    whole = join_expert(gate, up, second[0], layer_name)
-    for linear in (gate_up, down):
-        linear.weight = torch.nn.Parameter(torch.empty(0, dtype=linear.weight.dtype), requires_grad=False)
+    linears = [_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear)]
+    check = give_away(SharedMlp(layer_name, linears, plan.shared.pieces, put))
     _detach(runner, layer_name, plan.fold_scaling)
-    return cut_expert(whole, plan.shared.pieces)
+    return check
 
 
 def _only(runner: Any, layer_name: str, kind: type) -> Any:
@@ -80,11 +80,6 @@ def _only(runner: Any, layer_name: str, kind: type) -> Any:
             f"tensors were kept as the checkpoint has them. {_REMEDY}"
         )
     return found[0]
-
-
-def _taken(linear: Any) -> list[Matrix]:
-    kept: list[Matrix] = linear.quant_method.taken(linear)
-    return kept
 
 
 def _detach(runner: Any, layer_name: str, fold_scaling: float) -> None:

@@ -1,0 +1,63 @@
+"""`vllm-megamoe check`: a checkpoint's experts through the operator, beside the numbers that they stand for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllm_megamoe import cli
+from vllm_megamoe.cli.plot import check_plot, draw_errors
+from vllm_megamoe.cli.request import megamoe_options
+from vllm_megamoe.cli.show.rows import print_whole
+from vllm_megamoe.cli.show_command import Checkpoint, Json, Layers
+
+_AGAINST = "The unquantised original; without it the checkpoint's own numbers."
+Against = Annotated[str | None, typer.Option(help=_AGAINST, show_default=False)]
+UseCase = Annotated[str | None, typer.Option(help="auto, a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp.")]
+Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy conversion.")]
+Profile = Annotated[str | None, typer.Option(help="As for plan; by default VLLM_MEGAMOE_PROFILE, else none.")]
+Tokens = Annotated[int, typer.Option(min=1, max=4096, help="Rows that each expert gets.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw errors over layers (.png, .svg, .pdf).", show_default=False)]
+
+EPILOG = """\
+Examples:
+
+vllm-megamoe check ./Qwen3-30B-A3B-w8a8 --against ./Qwen3-30B-A3B --layers 0-3
+
+vllm-megamoe check ./Qwen3-30B-A3B --use-case a8w8-fp --requant allow --plot errors.png
+
+Exit codes: 0 no error is beyond what the formats explain; 1 one is, or a file is malformed; 2 wrong usage, or nothing
+that can be run so.
+"""
+
+
+def check(
+    checkpoint: Checkpoint,
+    against: Against = None,
+    use_case: UseCase = None,
+    requant: Requant = None,
+    profile: Profile = None,
+    layers: Layers = None,
+    tokens: Tokens = 32,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Run a checkpoint's experts through the operator and compare: error per layer, worst expert, worst token.
+
+    Reads one expert at a time; a large model takes hours, --layers takes some of it.
+    """
+    options = {"use_case": use_case, "requant": requant, "profile": profile}
+    given = megamoe_options(options)
+    if plot is not None:
+        check_plot(plot)
+    from vllm_megamoe.cli.checkpoint.check_text import show
+    from vllm_megamoe.cli.checkpoint.checking import check as run
+    from vllm_megamoe.cli.checkpoint.opened import open_checkpoint
+    from vllm_megamoe.plan.options import KEY, Options
+
+    original = open_checkpoint(against, layers) if against is not None else None
+    report = run(open_checkpoint(checkpoint, layers), original, Options.parse({KEY: given}), tokens)
+    print_whole(report.model_dump_json(indent=2)) if json else show(report)
+    if plot is not None and report.layers:
+        draw_errors(report, plot)
+    raise typer.Exit(cli.OK if report.holds else cli.REJECTED)

@@ -1,0 +1,82 @@
+"""A CheckReport or a ConvertReport on the terminal: one line for each layer, and below what is beyond its bound."""
+
+from rich.table import Table
+from rich.text import Text
+
+from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport, ConvertReport
+from vllm_megamoe.cli.checkpoint.show_text import print_problems
+from vllm_megamoe.cli.show.rows import make_console, size
+
+
+def show(report: CheckReport) -> None:
+    """Print it."""
+    console = make_console(width=120)
+    console.print(Text(f"{report.model}, against {report.against}", style="bold"))
+    console.print(f"Each expert got {report.activations}.")
+    table = Table()
+    for column in (
+        "layer",
+        "from",
+        "run as",
+        "weights off",
+        "explained",
+        "output off",
+        "explained",
+        "worst expert",
+        "worst token",
+    ):
+        table.add_column(column)
+    for layer in report.layers:
+        table.add_row(
+            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            layer.format,
+            layer.use_case,
+            f"{layer.weight_rel_err:.3%}",
+            f"{layer.weight_bound:.3%}",
+            f"{layer.output_rel_err:.2%}",
+            f"{layer.output_bound:.2%}",
+            f"{layer.worst_expert} ({layer.worst_expert_rel_err:.2%})",
+            f"{layer.worst_token} ({layer.worst_token_rel_err:.2%})",
+            style="red" if layer.excess else None,
+        )
+    if report.layers:
+        console.print(table)
+    for note in report.notes:
+        console.print(Text(f"Note: {note}", style="yellow"))
+    for layer in report.layers:
+        for sentence in layer.excess:
+            console.print(Text(f"{layer.name}, {sentence}", style="red"))
+    if report.problems:
+        print_problems(console, report.problems)
+    elif report.holds:
+        console.print(Text("Nothing is beyond what the formats explain.", style="green"))
+    else:
+        console.print(Text(f"\nBeyond what the formats explain. {_REMEDY[report.against == OWN]}", style="bold red"))
+
+
+_REMEDY = {
+    False: "Is --against the original of this checkpoint? Tools that move scales into norms, or rotate weights, leave "
+    "none to compare with. Else copy the checkpoint anew, or quantise again.",
+    True: "Report this with the name of the checkpoint: a conversion of this package is wrong.",
+}
+"""By whether the checkpoint was judged by its own numbers."""
+
+
+def print_converted(report: ConvertReport) -> None:
+    """What was written, and what each layer lost."""
+    console = make_console(width=120)
+    table = Table()
+    for column in ("layer", "from", "to", "hidden x intermediate", "weights lost", "bytes", "file"):
+        table.add_column(column)
+    for layer in report.layers:
+        table.add_row(
+            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            layer.format,
+            layer.use_case,
+            f"{layer.hidden} x {layer.intermediate_hidden}",
+            f"{layer.weight_rel_err:.3%}" if layer.weight_rel_err else "nothing",
+            size(layer.bytes),
+            f"{layer.file}{' (before)' if layer.resumed else ''}",
+        )
+    console.print(table)
+    console.print(f"{report.target}: {size(report.bytes)}. Serve it with: vllm serve {report.target}")

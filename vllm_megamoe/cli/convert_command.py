@@ -1,0 +1,58 @@
+"""`vllm-megamoe convert`: a checkpoint in the package's own format, whose loading is a copy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllm_megamoe import cli
+from vllm_megamoe.cli.check_command import Profile
+from vllm_megamoe.cli.request import megamoe_options
+from vllm_megamoe.cli.show.rows import print_whole
+from vllm_megamoe.cli.show_command import Json, Layers
+
+Source = Annotated[str, typer.Argument(help="Folder of a checkpoint, with its weights.", show_default=False)]
+Target = Annotated[Path, typer.Argument(help="New folder, or that of the same conversion that was ended.")]
+UseCase = Annotated[
+    str, typer.Option(help="a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp; naming it consents.")
+]
+
+EPILOG = """\
+Example: vllm-megamoe convert ./Qwen3-30B-A3B ./Qwen3-30B-A3B-a8w8 --use-case a8w8-int --profile a3@9.1
+
+--layers converts some layers; the others stay as they are. With --profile, experts are padded for that product.
+
+Exit codes: 0 converted; 1 a file of the source is malformed; 2 wrong usage, or nothing that can be converted so.
+
+After a failure or Ctrl-C the same command goes on where it ended; until it is done the folder has no config.json.
+"""
+
+
+def convert(
+    source: Source,
+    target: Target,
+    use_case: UseCase,
+    profile: Profile = None,
+    layers: Layers = None,
+    json: Json = False,
+) -> None:
+    """Convert a checkpoint's experts into the package's own format, which is loaded without a conversion.
+
+    Keeps tokenizer, config and all other tensors byte for byte; reads one expert at a time; prints each layer's loss.
+    """
+    given = megamoe_options({"use_case": use_case, "requant": "allow", "profile": profile})
+    if use_case == "auto":
+        raise typer.BadParameter("auto; expected the use case by name, which is consent.", param_hint="--use-case")
+    from vllm_megamoe.cli.checkpoint.check_text import print_converted
+    from vllm_megamoe.cli.checkpoint.converting import convert as run
+    from vllm_megamoe.cli.checkpoint.opened import open_checkpoint
+    from vllm_megamoe.cli.checkpoint.show_text import print_problems
+    from vllm_megamoe.cli.show.rows import make_console
+    from vllm_megamoe.plan.options import KEY, Options
+
+    opened = open_checkpoint(source, layers)
+    if opened.survey.problems:
+        print_problems(make_console(), [str(problem) for problem in opened.survey.problems])
+        raise typer.Exit(cli.REJECTED)
+    report = run(opened, target, Options.parse({KEY: given}))
+    print_whole(report.model_dump_json(indent=2)) if json else print_converted(report)
