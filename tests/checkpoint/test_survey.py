@@ -37,14 +37,9 @@ IN_CONFIG = ("description-no-mapping",)
 """Found by who reads config files, before any survey."""
 GROUPS_TOLD_BY_SCALES = ("gptq-group-actorder", "awq-group")
 """A scale of one group less is one of other groups: only values tell."""
-NOT_RECOGNISED = ("deepseek-v4", "deepseek-v4-fp8-experts")
-"""Their format has another name in the table of stored formats than in that of recognised ones."""
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True)] * (name in NOT_RECOGNISED)) for name in sorted(RECIPES)
-]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(RECIPES))
 def test_a_sound_checkpoint_has_no_problem(tmp_path: Path, name: str) -> None:
     assert problems_of(generate(RECIPES[name], tmp_path / "c", fill="noise").folder) == []
 
