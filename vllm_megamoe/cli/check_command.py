@@ -1,7 +1,10 @@
-"""`vllm-megamoe check`: a checkpoint's experts through the operator, beside the numbers that they stand for."""
+"""`vllm-megamoe check`: a checkpoint's experts through the operator, beside the numbers that they stand for.
+
+With `--backend cann` and no checkpoint: this machine's NPUs beside the twin.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,9 +13,13 @@ from vllm_megamoe.cli.plot import check_plot, draw_errors
 from vllm_megamoe.cli.request import megamoe_options
 from vllm_megamoe.cli.show.rows import print_whole
 from vllm_megamoe.cli.show_command import Json, Layers
+from vllm_megamoe.errors import ConfigError
 
-Checkpoint = Annotated[str | None, typer.Argument(help="Folder of a checkpoint, with its weights.", show_default=False)]
-
+_CHECKPOINT = "Folder of a checkpoint, with its weights; none with --backend cann."
+Checkpoint = Annotated[str | None, typer.Argument(help=_CHECKPOINT, show_default=False)]
+_BACKEND = "cpu: a checkpoint on the twin. cann: two of this machine's NPUs beside the twin, a few minutes."
+_REPORT = "The file that --backend cann writes."
+Backend = Annotated[Literal["cpu", "cann"], typer.Option(help=_BACKEND)]
 _AGAINST = "The unquantised original; without it the checkpoint's own numbers."
 Against = Annotated[str | None, typer.Option(help=_AGAINST, show_default=False)]
 UseCase = Annotated[str | None, typer.Option(help="auto, a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp.")]
@@ -20,8 +27,6 @@ Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy 
 Profile = Annotated[str | None, typer.Option(help="As for plan; by default VLLM_MEGAMOE_PROFILE, else none.")]
 Tokens = Annotated[int, typer.Option(min=1, max=4096, help="Rows that each expert gets.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw errors over layers (.png, .svg, .pdf).", show_default=False)]
-Backend = Annotated[str, typer.Option(help="cpu: the twin. cann: this machine's device beside it, no CHECKPOINT.")]
-Report = Annotated[Path | None, typer.Option(help="File for the report of --backend cann.", show_default=False)]
 
 EPILOG = """\
 Examples:
@@ -33,7 +38,7 @@ vllm-megamoe check ./Qwen3-30B-A3B --use-case a8w8-fp --requant allow --plot err
 vllm-megamoe check --backend cann
 
 Exit codes: 0 no error is beyond what the formats explain; 1 one is, or a file is malformed; 2 wrong usage, or nothing
-that can be run so.
+that can be run so. With --backend cann: 0 the device does what the twin computes; 1 it does not.
 """
 
 
@@ -47,24 +52,25 @@ def check(
     tokens: Tokens = 32,
     plot: Plot = None,
     backend: Backend = "cpu",
-    report: Report = None,
+    report_file: Annotated[Path, typer.Option("--report", help=_REPORT)] = Path("megamoe-device-report.json"),
     json: Json = False,
 ) -> None:
     """Run a checkpoint's experts through the operator and compare: error per layer, worst expert, worst token.
 
     Reads one expert at a time; a large model takes hours, --layers takes some of it.
     """
-    if backend not in ("cpu", "cann"):
-        raise typer.BadParameter(f"{backend!r}; expected cpu or cann.", param_hint="--backend")
-    if (backend == "cann") is (checkpoint is not None):
-        expected = "none: the device is asked with data of its own" if checkpoint else "a folder"
-        raise typer.BadParameter(f"{checkpoint}; expected {expected}.", param_hint="CHECKPOINT")
-    if checkpoint is None:
-        from vllm_megamoe.cli.device_check.command import REPORT
-        from vllm_megamoe.cli.device_check.command import run as ask_device
-
-        raise typer.Exit(ask_device(report or REPORT, json=json))
     options = {"use_case": use_case, "requant": requant, "profile": profile}
+    if backend == "cann":
+        named = [name for name, value in (*options.items(), ("CHECKPOINT", checkpoint), ("layers", layers)) if value]
+        if named:
+            raise ConfigError(
+                f"check --backend cann: {', '.join(named)} given; expected none: it has a layer of its own."
+            )
+        from vllm_megamoe.cli.device_check.command import run as run_device
+
+        raise typer.Exit(run_device(report_file, json=json))
+    if checkpoint is None:
+        raise ConfigError("check: no CHECKPOINT; expected the folder of one, or --backend cann on a host with NPUs.")
     given = megamoe_options(options)
     if plot is not None:
         check_plot(plot)

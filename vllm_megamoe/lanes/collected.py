@@ -50,6 +50,10 @@ class Projection:
     stored: Stored
 
 
+def _nothing() -> None:
+    pass
+
+
 class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
     """See the module.
 
@@ -60,7 +64,7 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
     """
 
     def __init__(
-        self, projections: tuple[Projection, ...], kept: Callable[[Any], bool], processed: Callable[[], None]
+        self, projections: tuple[Projection, ...], kept: Callable[[Any], bool], processed: Callable[[], None] = _nothing
     ) -> None:
         super().__init__()
         self._projections = projections
@@ -237,6 +241,11 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         """
         for part in list(self._tensors):
             self._read(part)
+
+    def drop(self) -> None:
+        """Forget what nobody has taken."""
+        self._tensors.clear()
+        self._arrived.clear()
 
     def _indices(self, part: Part) -> tuple[int, ...]:
         """The entries of the layer's `output_sizes` that a part is."""
