@@ -203,7 +203,7 @@ from vllm_megamoe.cli.checkpoint import converting
 pieces = converting._pieces
 def dies(*arguments):
     for number, piece in enumerate(pieces(*arguments)):
-        if number == 3:
+        if number == 2:
             os._exit(9)
         yield piece
 converting._pieces = dies
