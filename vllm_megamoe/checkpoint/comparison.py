@@ -79,8 +79,8 @@ class Comparison:
             yield from self._fused()
         if isinstance(self.want.form, Mixed):
             yield from self._mixed(self.want.form)
-        if self.want.shared is not None and self.tensors.shared:
-            hidden, width, form = self.want.shared
+        if self.want.shared is not None and self.tensors.shared.keys() == {GATE, UP, DOWN}:
+            hidden, width, form = self.want.shared  # with other projections its family has a naming of its own
             yield from self._one(None, self.tensors.shared, _projections(hidden, width, True), form)
 
     def _mixed(self, form: Mixed) -> Iterator[Problem]:
