@@ -15,7 +15,7 @@ from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_qu
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from vllm_megamoe.checkpoint.recognise import SIDE_FILES
+from vllm_megamoe.checkpoint.recognise import SIDE_FILES, is_own, source_section
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import running_lane
 
@@ -72,7 +72,8 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MegaMoeConfig":
-        unknown = sorted(set(config) - _KEYS) if config.get("quant_method") == NAME else []
+        bare = config.get("quant_method") == NAME and not is_own(config)
+        unknown = sorted(set(config) - _KEYS) if bare else []
         if unknown:
             raise ConfigError(
                 f"quantization_config with quant_method {NAME!r} has unknown keys {unknown}; expected quant_method "
@@ -104,7 +105,7 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
             lane = running_lane()
         except ConfigError:
             return None
-        made: QuantizationConfig | None = lane.inner_config(self.section, self.side_files)
+        made: QuantizationConfig | None = lane.inner_config(source_section(self.section), self.side_files)
         if made is not None:
             made.packed_modules_mapping = self._packed_modules_mapping
         return made

@@ -16,12 +16,12 @@ from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
 from vllm_megamoe.checkpoint.names import names_of
 from vllm_megamoe.checkpoint.readers import Reader
-from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader
+from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader, source_section
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.lanes.cpu.collected import Collected, Projection
 from vllm_megamoe.lanes.cpu.gaps import check_bias
@@ -59,9 +59,7 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     if isinstance(layer, LinearBase):
         return loadable_again(_linear_method(layer, prefix, config))
     found = None if config.inner is None else config.inner.get_quant_method(layer, prefix)
-    if isinstance(layer, VocabParallelEmbedding):
-        return loadable_again(found or UnquantizedEmbeddingMethod())
-    return found
+    return loadable_again(found) if isinstance(layer, VocabParallelEmbedding) else found
 
 
 def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
@@ -75,7 +73,8 @@ def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
-    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    section = source_section(config.section)
+    projections = tuple(Projection(name, stored_of(form.name, section)) for name, form in forms.items())
     must_collect = _must_collect(prefix, projections) or (shared and _fuses(config))
     if quantised and inner is not None and not must_collect:
         why_not = _runs(inner, layer, prefix)
