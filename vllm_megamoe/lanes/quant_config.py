@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "megamoe"
 _KEYS = {"quant_method"}
+_OWN = {"answering", "inner", "_packed_modules_mapping"}
 
 UNUSED_SUFFIXES = (
     *(f".{part}_proj.kv_cache_{number}" for part in "kv" for number in ("scale", "offset")),
@@ -55,7 +56,18 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         super().__init__()
 
     def get_name(self) -> str:
-        return NAME
+        """Ours; where the platform's code asks for names of its own, that of the config which answers for us."""
+        answers = self.inner is not None and self.answering is self.inner
+        return str(self.inner.get_name()) if answers and self.inner is not None else NAME
+
+    def __getattr__(self, name: str) -> Any:
+        """What the platform's code asks its own configs for, and vLLM none (Lane.answering_config)."""
+        known = self.__dict__
+        # Without a section this object is still being made, or unpickled.
+        answering = None if name.startswith("__") or "section" not in known or name in _OWN else self.answering
+        if answering is None:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(answering, name)
 
     @classmethod
     def get_min_capability(cls) -> int:
@@ -109,6 +121,14 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         if made is not None:
             made.packed_modules_mapping = self._packed_modules_mapping
         return made
+
+    @functools.cached_property
+    def answering(self) -> Any:
+        """See Lane.answering_config; None on a platform without a lane."""
+        try:
+            return running_lane().answering_config(self.inner)
+        except ConfigError:
+            return None
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
         if self.inner is not None:

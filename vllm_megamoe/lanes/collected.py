@@ -50,6 +50,10 @@ class Projection:
     stored: Stored
 
 
+def _nothing() -> None:
+    pass
+
+
 class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
     """See the module.
 
@@ -60,7 +64,7 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
     """
 
     def __init__(
-        self, projections: tuple[Projection, ...], kept: Callable[[Any], bool], processed: Callable[[], None]
+        self, projections: tuple[Projection, ...], kept: Callable[[Any], bool], processed: Callable[[], None] = _nothing
     ) -> None:
         super().__init__()
         self._projections = projections
