@@ -1,5 +1,7 @@
 """The quantised fixtures as served models: what transformers makes of their numbers, and damaged copies."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,14 +59,13 @@ def _fold_shifts(source: Path, target: Path) -> None:
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
 
 
-def experts_swapped(source: Path, target: Path) -> Path:
-    """A copy in which the first two experts of every layer have changed places."""
+def experts_moved(source: Path, target: Path) -> Path:
+    """A copy in which every routed expert has the numbers of the next one, so that no pair of them is right."""
+    config = Store.open(source).config
+    count = next(config[key] for key in ("num_experts", "n_routed_experts", "num_local_experts") if key in config)
 
     def rename(name: str) -> str:
-        for one, other in ((0, 1), (1, 0)):
-            if f".experts.{one}." in name:
-                return name.replace(f".experts.{one}.", f".experts.{other}.")
-        return name
+        return re.sub(r"(?<=\.experts\.)\d+", lambda number: str((int(number[0]) + 1) % count), name)
 
     return _copy(source, target, lambda tensors: {rename(name): tensor for name, tensor in tensors.items()})
 
@@ -77,7 +78,7 @@ def nibbles_exchanged(source: Path, target: Path) -> Path:
         for name in [name for name, tensor in tensors.items() if is_packed(name, tensor)]:
             octets = tensors[name].view(torch.uint8)
             found[name] = ((octets << 4) | (octets >> 4)).view(tensors[name].dtype)
-        # The tool's own check sum would give the damage away before anything is served.
+        # The tool's own check sum would give the damage away before anything is served; its list goes without too.
         return {name: tensor for name, tensor in found.items() if not name.endswith("scale_bias")}
 
     return _copy(source, target, exchange)
@@ -94,7 +95,12 @@ def _copy(source: Path, target: Path, change: Callable[[dict[str, Tensor]], dict
     for place in target.glob("*.safetensors"):
         with safe_open(place, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        save_file(change(tensors), place, {"format": "pt"})
+        changed = change(tensors)
+        save_file(changed, place, {"format": "pt"})
+    for described in target.glob("quant_model_description*.json"):
+        listed = json.loads(described.read_text())
+        gone = tensors.keys() - changed.keys()
+        described.write_text(json.dumps({name: kind for name, kind in listed.items() if name not in gone}))
     for index in target.glob("*.index.json"):
         index.unlink()
     return target

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from engine.engines import TP2, Engines
-from engine.format_files import SHIFTED, experts_swapped, is_packed, log_probabilities, nibbles_exchanged
+from engine.format_files import SHIFTED, experts_moved, is_packed, log_probabilities, nibbles_exchanged
 from engine.steps import Rows, teacher
 from families.compare import BOUND, LOGIT_STD
 from formats.fixtures import BY_FOLDER, FIXTURES
@@ -87,7 +87,7 @@ class Served:
         return self._run(model, {"dtype": "float32", "additional_config": {"megamoe": options}, **arguments})
 
     def as_use_case(self, name: str, model: Path) -> list[Tensor]:
-        options = {} if BY_FOLDER[name].answer == "exact" else {"requant": "allow"}
+        options = {} if BY_FOLDER[name].facts.answer == "exact" else {"requant": "allow"}
         return self._run(model, {"dtype": "bfloat16", "additional_config": {"megamoe": options}})
 
     def _run(self, model: Path, arguments: dict[str, Any]) -> list[Tensor]:
@@ -99,7 +99,7 @@ class Served:
         return target if target.exists() else DAMAGES[kind](self.fixture(name), target)
 
 
-DAMAGES = {"experts swapped": experts_swapped, "nibbles exchanged": nibbles_exchanged}
+DAMAGES = {"experts moved": experts_moved, "nibbles exchanged": nibbles_exchanged}
 
 
 def _dense(rows: Rows) -> Tensor:
@@ -154,14 +154,16 @@ def test_served_as_its_use_case_it_is_near(folder: str, served: Served) -> None:
 
 
 def _controls() -> list[object]:
-    return [
-        _param(folder, kind) for folder in FOLDERS for kind in DAMAGES if kind == "experts swapped" or packs(folder)
-    ]
+    return [_param(folder, kind) for folder in FOLDERS for kind in DAMAGES if kind == "experts moved" or packs(folder)]
 
 
 def packs(folder: str) -> bool:
-    """Whether the format has two codes in a byte."""
-    return bool(re.search(r"mxfp4|nvfp4|-w4a8-mxfp|msmodelslim-w4|a16|gptq", BY_FOLDER[folder].format))
+    """Whether the format has two codes in a byte, and no second scale that rejects other ones."""
+    form = BY_FOLDER[folder].format
+    return bool(re.search(r"mxfp4|nvfp4|-w4a8-mxfp|msmodelslim-w4|a16|gptq", form)) and form != TWO_STAGES
+
+
+TWO_STAGES = "msmodelslim-w4a8-dynamic-group"
 
 
 @pytest.mark.parametrize(("folder", "kind"), _controls())
