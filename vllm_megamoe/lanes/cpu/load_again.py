@@ -6,7 +6,7 @@ the results put where the old ones are. Here the first tensor that comes for a l
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -129,16 +129,33 @@ def _load(layer: Any, param: Any, loaded_weight: Tensor, *args: Any, **named: An
     name = param.name_in_layer
     if info.can_load() and name in SKIP_TENSORS:
         return param.first_loader(param, loaded_weight, *args, **named)
-    with set_current_vllm_config(_ENGINES[layer]):
-        if not info.can_load():
-            initialize_layerwise_reload(layer)
-            _STARTED.add(layer)
-        target = getattr(layer, name)
-        # It is kept until the layer is whole; the caller's memory may be written anew before.
-        result = target.weight_loader(target, loaded_weight.detach().clone(), *args, **named)
-        if not info.can_load():
-            _tell_attention(_ENGINES[layer], layer)
-    return result
+    if not info.can_load():
+        _start(layer)
+    target = getattr(layer, name)
+    return target.weight_loader(target, loaded_weight, *args, **named)
+
+
+def _start(layer: Any) -> None:
+    """Let vLLM bring back a layer as it was built, to keep tensors until it is whole, and then to process it."""
+    initialize_layerwise_reload(layer)
+    _STARTED.add(layer)
+    for param in layer._parameters.values():
+        if param is not None:
+            param.weight_loader = _kept(layer, param.weight_loader)
+
+
+def _kept(layer: Any, keep: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM's loader that keeps a tensor, made to keep a copy: the caller may write into its memory before the end."""
+
+    @wraps(keep)
+    def load(param: Any, loaded_weight: Tensor, *args: Any, **named: Any) -> Any:
+        with set_current_vllm_config(_ENGINES[layer]):
+            result = keep(param, loaded_weight.detach().clone(), *args, **named)
+            if not get_layerwise_info(layer).can_load():
+                _tell_attention(_ENGINES[layer], layer)
+        return result
+
+    return load
 
 
 def _tell_attention(vllm_config: VllmConfig, linear: Any) -> None:
