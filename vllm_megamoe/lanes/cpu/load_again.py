@@ -25,6 +25,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
 from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.lanes.cpu.collected import Collected
 
 _STARTED: "WeakSet[Any]" = WeakSet()
 """Layers of this process that have got a tensor again, and perhaps not all."""
@@ -70,26 +71,45 @@ def _wrapped(process: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return process_weights_after_loading
 
 
-def check_whole() -> None:
+def check_whole(vllm_config: VllmConfig) -> None:
     """Raise CheckpointError where a layer has got a part of its tensors again, until it gets all of them.
 
     It goes on with the weights that it had; what came is dropped, because with tensors of a later load it would make a
     weight of two.
+
+    Args:
+        vllm_config: of the engine whose layers are asked.
     """
-    for layer in list(_STARTED):
-        info = get_layerwise_info(layer)
-        if info.can_load():
-            info.load_numel = 0
-            info.loaded_weights.clear()
-            finalize_layerwise_processing(layer, None)
+    for layer in [layer for layer in _STARTED if _ENGINES[layer] is vllm_config]:
+        _STARTED.discard(layer)
+        if get_layerwise_info(layer).can_load() and not _finish(layer):
             _TORN.add(layer)
-    _STARTED.clear()
-    if _TORN:
-        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in _TORN))
+    torn = [layer for layer in _TORN if _ENGINES[layer] is vllm_config]
+    if torn:
+        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in torn))
         raise CheckpointError(
             f"{names}: loaded again in part; expected all tensors of a layer (q, k and v; gate and up) before the next "
             "step. Load these layers again as a whole."
         )
+
+
+def _finish(layer: Any) -> bool:
+    """Process a layer whose optional tensors did not come; False where others lack too, and the layer is as before."""
+    info = get_layerwise_info(layer)
+    method = layer.quant_method
+    try:
+        if isinstance(method, Collected) and method.complete():
+            with set_current_vllm_config(_ENGINES[layer]):
+                finalize_layerwise_processing(layer, None)
+                return True
+    finally:
+        if info.can_load():
+            info.load_numel = 0
+            info.loaded_weights.clear()
+            finalize_layerwise_processing(layer, None)
+            if isinstance(method, Collected):
+                method.drop()
+    return False
 
 
 def _take_again(layer: Any) -> None:
@@ -151,7 +171,11 @@ def _kept(layer: Any, keep: Callable[..., Any]) -> Callable[..., Any]:
     def load(param: Any, loaded_weight: Tensor, *args: Any, **named: Any) -> Any:
         with set_current_vllm_config(_ENGINES[layer]):
             result = keep(param, loaded_weight.detach().clone(), *args, **named)
-            if not get_layerwise_info(layer).can_load():
+            info, method = get_layerwise_info(layer), layer.quant_method
+            # vLLM counts numbers that arrive; these are counted when their projection is read.
+            if info.can_load() and isinstance(method, Collected) and method.whole():
+                finalize_layerwise_processing(layer, None)
+            if not info.can_load():
                 _tell_attention(_ENGINES[layer], layer)
         return result
 
