@@ -22,8 +22,8 @@ class Slots:
     Memory is taken with the first expert, one stack of all, and experts are copied into it: made one by one, operands
     would lie between the temporaries of their conversion and leave holes that a C library does not use again; and some
     are the bytes of the checkpoint's mapped file. Only on a device does each expert of a list have tensors of its own,
-    because a part of a formatted stack is no tensor there. An expert that comes again is copied into the operands that it
-    has: a captured graph and a call's arguments hold their addresses.
+    because a part of a formatted stack is no tensor there. An expert that comes again is copied into the operands that
+    it has: a captured graph and a call's arguments hold their addresses.
 
     Args:
         use_case: of the operands.
