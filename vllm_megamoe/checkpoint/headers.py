@@ -278,7 +278,7 @@ def is_experts(name: str) -> bool:
 
 
 def _against_index(found: Headers, where: Mapping[str, str]) -> Iterator[Problem]:
-    """An index that names files that are not there; and for experts' tensors one that says something else than the files.
+    """An index that names files that are not there, or other files for experts' tensors than those that hold them.
 
     Of all other tensors vLLM judges: an index may leave out what nobody loads.
     """
