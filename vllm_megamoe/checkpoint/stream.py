@@ -71,7 +71,7 @@ class ExpertStream:
         self._finish, self._check = finish, check
         self._held: dict[int, dict[Key, Tensor]] = {}
         self._unread = set(experts)  # by the first load
-        self._broken: dict[int, MegaMoeError] = {}
+        self._broken: dict[int, MegaMoeError] = {}  # until they come anew
         self._first = True
         self._required = frozenset((shard, part.name) for shard in SHARDS for part in stored.parts if part.required)
         optional = any(not part.required for part in stored.parts)
@@ -121,22 +121,26 @@ class ExpertStream:
         """The load is over: nothing may be left that is not whole. Does nothing where nothing has arrived since.
 
         Raises:
-            CheckpointError: an expert lacks tensors, which are named; after the first load also: one got none.
+            CheckpointError: an expert lacks tensors, which are named; after the first load also: one got none. What
+                came of it is dropped.
             MegaMoeError: an expert was not what the format says, and has not come anew; what was said then.
         """
-        for error in self._broken.values():
-            raise error
         if self._held and self._expected is None and all(self._required <= held.keys() for held in self._held.values()):
             # A part that one expert has, all have: without its zero points an expert would be read as another one.
             self._expected = frozenset(key for held in self._held.values() for key in held)
             for expert in sorted(self._held):
                 if self._held[expert].keys() == self._expected:
                     self._read(expert)
-        expected = self._expected or self._required
-        waiting = sorted({*self._held, *self._unread} if self._first else self._held)
+        waiting = sorted({*self._held, *self._unread} - self._broken.keys() if self._first else self._held)
         if waiting:
+            expected = self._expected or self._required
             lacking = [(e, key) for e in waiting for key in sorted(expected - self._held.get(e, {}).keys())]
-            raise CheckpointError(self._incomplete(lacking, len(waiting)))
+            torn = CheckpointError(self._incomplete(lacking, len(waiting)))
+            # What came stays out: with tensors of a later load it would make an expert of two.
+            self._held.clear()
+            self._broken |= dict.fromkeys(waiting, torn)
+        for error in self._broken.values():
+            raise error
         self._first = False
 
     def skip_first(self) -> None:
@@ -173,7 +177,7 @@ class ExpertStream:
         if not self._first:
             return (
                 f"{self.layer}: {experts} experts were loaded again in part: {names}{more} did not come; expected all "
-                "tensors of an expert before the next step. Load the rest of them."
+                "tensors of an expert before the next step. Load these experts again as a whole."
             )
         whole = len(self._slots) - experts
         return (

@@ -242,6 +242,11 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         for part in list(self._tensors):
             self._read(part)
 
+    def drop(self) -> None:
+        """Forget what nobody has taken."""
+        self._tensors.clear()
+        self._arrived.clear()
+
     def _indices(self, part: Part) -> tuple[int, ...]:
         """The entries of the layer's `output_sizes` that a part is."""
         if part is None:

@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 from vllm_megamoe.checkpoint.formats import ExpertsFormat
 from vllm_megamoe.checkpoint.names import names_of
 from vllm_megamoe.checkpoint.readers import Reader
-from vllm_megamoe.checkpoint.recognise import make_reader
+from vllm_megamoe.checkpoint.recognise import make_reader, source_section
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.lanes.collected import Projection
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
@@ -32,5 +32,5 @@ def formats_of(prefix: str, config: MegaMoeConfig) -> dict[str, ExpertsFormat]:
 
 def projections_of(prefix: str, config: MegaMoeConfig) -> tuple[Projection, ...]:
     """The projections as a Collected linear reads them."""
-    forms = formats_of(prefix, config)
-    return tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    forms, section = formats_of(prefix, config), source_section(config.section)
+    return tuple(Projection(name, stored_of(form.name, section)) for name, form in forms.items())

@@ -25,7 +25,7 @@ def give_away(mlp: "SharedMlp") -> Callable[[], None]:
     return mlp.check
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SharedMlp:
     """The linears, gate and up rows first, and where their numbers go."""
 
@@ -33,6 +33,7 @@ class SharedMlp:
     linears: Sequence[Any]
     pieces: int
     put: Callable[[Experts], None]
+    _torn: CheckpointError | None = None
 
     def give(self) -> None:
         """Hand on what the linears have collected."""
@@ -42,6 +43,7 @@ class SharedMlp:
             first = split_rows(first[0], 2)
         gate, up = first
         self.put(cut_expert(join_expert(gate, up, second[0], self.name), self.pieces))
+        self._torn = None
 
     def arrived(self) -> None:
         """A projection has come again; hand on the MLP with its last one."""
@@ -49,17 +51,21 @@ class SharedMlp:
             self.give()
 
     def check(self) -> None:
-        """See `take_shared`."""
-        if not any(linear.quant_method.begun for linear in self.linears):
-            return
-        for linear in self.linears:
-            linear.quant_method.finish()
-        missing = [name for linear in self.linears for name in linear.quant_method.missing()]
-        if missing and any(linear.quant_method.begun for linear in self.linears):
-            raise CheckpointError(
+        """See `take_shared`. What came of an MLP in part is dropped; it is named until all of it has come."""
+        methods = [linear.quant_method for linear in self.linears]
+        if any(method.begun for method in methods):
+            for method in methods:
+                method.finish()
+        if any(method.begun for method in methods):
+            missing = [name for method in methods for name in method.missing()]
+            self._torn = CheckpointError(
                 f"{self.name}: the shared experts were loaded again in part: {', '.join(missing)} did not come; "
-                "expected all three projections before the next step. Load the rest of them."
+                "expected all three projections before the next step. Load them again as a whole."
             )
+            for method in methods:
+                method.drop()
+        if self._torn is not None:
+            raise self._torn
 
 
 def _taken(linear: Any) -> list[Matrix]:

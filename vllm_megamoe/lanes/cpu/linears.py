@@ -15,11 +15,12 @@ from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.checkpoint.recognise import Section, SideFiles
 from vllm_megamoe.lanes.collected import Collected, Projection
+from vllm_megamoe.lanes.cpu.gaps import check_bias
 from vllm_megamoe.lanes.cpu.load_again import loadable_again
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
 from vllm_megamoe.lanes.projections import formats_of, projections_of
@@ -47,21 +48,23 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     """The method of a layer without experts, made to take weights again; None leaves the choice to vLLM.
 
     Raises:
-        CheckpointError: a linear is stored in a way that cannot be read.
+        CheckpointError: a linear is stored in a way that cannot be read, or has a bias that the model has not.
         ConfigError: a config file's value is not what its key promises.
     """
     if isinstance(layer, LinearBase):
         return loadable_again(_linear_method(layer, prefix, config))
     found = None if config.inner is None else config.inner.get_quant_method(layer, prefix)
-    if isinstance(layer, VocabParallelEmbedding):
-        return loadable_again(found or UnquantizedEmbeddingMethod())
-    return found
+    return loadable_again(found) if isinstance(layer, VocabParallelEmbedding) else found
 
 
 def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     inner = config.inner
     forms = formats_of(prefix, config)
     quantised = [form for form in forms.values() if form != BF16]
+    if not layer.has_bias:
+        # A static quantisation has its bias among its integers, and `Collected` adds it.
+        bare = [name for name, form in forms.items() if form.name != "msmodelslim-w8a8"]
+        check_bias(bare, config)
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()

@@ -13,9 +13,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
-from vllm.config import VllmConfig, get_current_vllm_config
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info, initialize_layerwise_reload
+from vllm.config import VllmConfig, get_current_vllm_config, set_current_vllm_config
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload.layerwise import (
+    finalize_layerwise_processing,
+    get_layerwise_info,
+    initialize_layerwise_reload,
+)
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
@@ -24,52 +29,85 @@ from vllm_megamoe.errors import CheckpointError
 _STARTED: "WeakSet[Any]" = WeakSet()
 """Layers of this process that have got a tensor again, and perhaps not all."""
 
+_TORN: "WeakSet[Any]" = WeakSet()
+"""Those that did not get all."""
+
 _ENGINES: "WeakKeyDictionary[Any, VllmConfig]" = WeakKeyDictionary()
 """The config of the engine that a layer belongs to."""
 
 
-def loadable_again(method: Any) -> Any:
-    """A layer's method whose layer takes tensors after it was processed too. None stays None.
+def install() -> None:
+    """Let every unquantised layer of this process take tensors after it was processed too. A second call does nothing.
 
-    Called while the model is built.
+    On the classes, because a model builds some layers (its routers) without asking a quantisation for their method.
     """
-    if method is not None and not isinstance(method.process_weights_after_loading, partial):
+    for method in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
         process = method.process_weights_after_loading
-        method.process_weights_after_loading = partial(_process, process, get_current_vllm_config())
+        if process not in _WRAPPED:
+            method.process_weights_after_loading = _wrapped(process)
+            _WRAPPED.add(method.process_weights_after_loading)
+
+
+def loadable_again(method: Any) -> Any:
+    """The same for a layer's quantised method. None stays None. Called while the model is built."""
+    if method is not None and not isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
+        method.process_weights_after_loading = MethodType(_wrapped(type(method).process_weights_after_loading), method)
     return method
 
 
+_WRAPPED: set[Any] = set()
+"""Functions that `install` has put in place."""
+
+
+def _wrapped(process: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def process_weights_after_loading(self: Any, layer: Any) -> None:
+        process(self, layer)
+        if isinstance(layer, VocabParallelEmbedding):
+            _follow(partial(process, self), layer)
+        else:
+            _take_again(layer)
+
+    return process_weights_after_loading
+
+
 def check_whole() -> None:
-    """Raise CheckpointError where a layer has got a part of its tensors again: it still computes with the old ones."""
-    halves = [layer for layer in _STARTED if get_layerwise_info(layer).can_load()]
+    """Raise CheckpointError where a layer has got a part of its tensors again, until it gets all of them.
+
+    It goes on with the weights that it had; what came is dropped, because with tensors of a later load it would make a
+    weight of two.
+    """
+    for layer in list(_STARTED):
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            info.load_numel = 0
+            info.loaded_weights.clear()
+            finalize_layerwise_processing(layer, None)
+            _TORN.add(layer)
     _STARTED.clear()
-    _STARTED.update(halves)
-    if halves:
-        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in halves))
+    if _TORN:
+        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in _TORN))
         raise CheckpointError(
             f"{names}: loaded again in part; expected all tensors of a layer (q, k and v; gate and up) before the next "
-            "step. Load the rest of them."
+            "step. Load these layers again as a whole."
         )
 
 
-def _process(process: Callable[[Any], None], vllm_config: VllmConfig, layer: Any) -> None:
-    """What the method does, then a loader for tensors that come later on every parameter that a checkpoint fills."""
-    process(layer)
-    if isinstance(layer, VocabParallelEmbedding):
-        _follow(process, layer)
-        return
+def _take_again(layer: Any) -> None:
+    """Put a loader for tensors that come later on every parameter that a checkpoint fills."""
+    _TORN.discard(layer)
     filled, _ = get_layerwise_info(layer).restore_metadata
     for name, built in filled.items():
         if layer._parameters.get(name) is None:
             gone = torch.nn.Parameter(torch.empty(0, dtype=built.dtype), requires_grad=False)
             layer.register_parameter(name, gone)
     for name, param in layer._parameters.items():
-        if param is not None and (name in filled or name in SKIP_TENSORS):
+        if param is not None and (name in filled or name in SKIP_TENSORS) and not hasattr(param, "name_in_layer"):
             param.first_loader = getattr(param, "weight_loader", default_weight_loader)
             param.name_in_layer = name
             # A method of the layer: vLLM copies parameters, and knows how to cut such a reference out of them.
             param.weight_loader = MethodType(_load, layer)
-            _ENGINES[layer] = vllm_config
+    if layer not in _ENGINES:
+        _ENGINES[layer] = get_current_vllm_config()
 
 
 def _follow(process: Callable[[Any], None], layer: Any) -> None:
@@ -91,14 +129,15 @@ def _load(layer: Any, param: Any, loaded_weight: Tensor, *args: Any, **named: An
     name = param.name_in_layer
     if info.can_load() and name in SKIP_TENSORS:
         return param.first_loader(param, loaded_weight, *args, **named)
-    if not info.can_load():
-        initialize_layerwise_reload(layer)
-        _STARTED.add(layer)
-    target = getattr(layer, name)
-    # It is kept until the layer is whole; the caller's memory may be written anew before.
-    result = target.weight_loader(target, loaded_weight.detach().clone(), *args, **named)
-    if not info.can_load():
-        _tell_attention(_ENGINES[layer], layer)
+    with set_current_vllm_config(_ENGINES[layer]):
+        if not info.can_load():
+            initialize_layerwise_reload(layer)
+            _STARTED.add(layer)
+        target = getattr(layer, name)
+        # It is kept until the layer is whole; the caller's memory may be written anew before.
+        result = target.weight_loader(target, loaded_weight.detach().clone(), *args, **named)
+        if not info.can_load():
+            _tell_attention(_ENGINES[layer], layer)
     return result
 
 

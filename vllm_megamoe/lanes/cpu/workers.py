@@ -25,8 +25,12 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
 
 
 def start(vllm_config: Any) -> None:
-    """Nothing is needed in a worker."""
-    del vllm_config
+    """In a worker, before its first layer is built."""
+    # Imported here: the user's process prepares an environment and builds no layer.
+    from vllm_megamoe.lanes.cpu import gaps, load_again
+
+    gaps.start(vllm_config)
+    load_again.install()
 
 
 def prepare(vllm_config: Any) -> None:
