@@ -12,6 +12,9 @@ from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.given import Given, Order
 from vllm_megamoe.ops.settings import Settings
 
+Group = tuple[int, int, int]
+"""An expert and its rows among those of a product: index, first row, row behind the last one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -27,6 +30,7 @@ class Weights:
         scales, biases: one tensor per expert; empty when absent.
         source: the caller's tensors, by which a plain copy is found again.
         plain: float32 copies, one per expert, laid out as one block of all channels; empty when there are none.
+        compiled: whether a kernel multiplies few rows with them.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Weights:
     biases: tuple[Tensor, ...]
     source: tuple[Tensor, ...]
     plain: tuple[Tensor, ...] = ()
+    compiled: bool = False
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 Shared experts run beside it: every local token, no dispatch, no router weight (operator_readme.txt, shared experts).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.given import Given
 from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.settings import active_settings
-from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.call import Call, Group
 from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm, undefined_rows
 from vllm_megamoe.ops.twin.families import Family, family_of
 from vllm_megamoe.ops.twin.header import facts_of
@@ -29,7 +29,23 @@ def shared_rows(call: Call) -> list[Tensor]:
         return []
     family = family_of(call, call.shared)
     records = family.pack(call.given.x, call.given.scales)
-    return [family.expert(expert, records, None) for expert in range(call.shared.l1.count)]
+    return [family.expert_rows([(expert, 0, len(records))], records, None) for expert in range(call.shared.l1.count)]
+
+
+BATCH_ROWS = 256
+"""Experts with few rows run together up to so many: few enough that what lies between the GEMMs stays small."""
+
+
+def batches(groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """Consecutive groups together, as long as they have no more than BATCH_ROWS rows in all; larger ones alone."""
+    batch: list[Group] = []
+    for group in groups:
+        if batch and group[2] - batch[0][1] > BATCH_ROWS:
+            yield batch
+            batch = []
+        batch.append(group)
+    if batch:
+        yield batch
 
 
 def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor | None, hidden: int) -> Tensor:
@@ -44,10 +60,12 @@ def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor
     """
     order = arrivals.order[: arrivals.kept]
     rows = torch.empty(arrivals.kept, hidden, dtype=family.row_dtype)
-    for expert, start, stop in arrivals.slices():
-        chosen = order[start:stop]
+    for batch in batches(arrivals.slices()):
+        first, last = batch[0][1], batch[-1][2]
+        chosen = order[first:last]
         row_weights = None if weights is None else weights[chosen]
-        rows[start:stop] = family.expert(expert, records[chosen], row_weights)
+        groups = [(expert, start - first, stop - first) for expert, start, stop in batch]
+        rows[first:last] = family.expert_rows(groups, records[chosen], row_weights)
     return rows
 
 
