@@ -1,6 +1,8 @@
 """A checked call: what the twin computes with."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -14,6 +16,44 @@ from vllm_megamoe.ops.settings import Settings
 
 Group = tuple[int, int, int]
 """An expert and its rows among those of a product: index, first row, row behind the last one."""
+
+
+class PerExpert(Sequence[Tensor]):
+    """A list argument, one entry per expert; an expert's tensor is made when it is asked for.
+
+    Args:
+        given: a tensor for each expert, or a stack of all.
+        stacked: which of the two.
+        carrier: dtype that the bytes are read as, None for their own.
+    """
+
+    __slots__ = ("carrier", "given", "stacked")
+
+    def __init__(self, given: Sequence[Tensor], stacked: bool, carrier: torch.dtype | None = None) -> None:
+        self.given, self.stacked, self.carrier = given, stacked, carrier
+
+    def __len__(self) -> int:
+        return len(self.given[0]) if self.stacked else len(self.given)
+
+    @overload
+    def __getitem__(self, expert: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, expert: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, expert: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(expert, slice):
+            return [self[one] for one in range(len(self))[expert]]
+        if not 0 <= expert < len(self):
+            raise IndexError(expert)
+        tensor = self.given[0][expert] if self.stacked else self.given[expert]
+        return tensor if self.carrier is None else tensor.view(self.carrier)
+
+    def addresses(self, experts: Iterable[int]) -> list[int]:
+        """Where the tensors of some experts begin in memory."""
+        if not self.stacked:
+            return [self.given[expert].data_ptr() for expert in experts]
+        stack = self.given[0]
+        start, size = stack.data_ptr(), stack.stride(0) * stack.element_size()
+        return [start + expert * size for expert in experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +79,10 @@ class Weights:
     order: Order
     inputs: int
     outputs: int
-    stored: tuple[Tensor, ...]
-    scales: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
-    source: tuple[Tensor, ...]
+    stored: Sequence[Tensor]
+    scales: Sequence[Tensor]
+    biases: Sequence[Tensor]
+    source: Sequence[Tensor]
     plain: tuple[Tensor, ...] = ()
     compiled: bool = False
 

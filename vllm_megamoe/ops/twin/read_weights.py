@@ -17,7 +17,7 @@ from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.facts import check_orientation
 from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights
 from vllm_megamoe.ops.rejection import rejection
-from vllm_megamoe.ops.twin.call import Experts, Weights
+from vllm_megamoe.ops.twin.call import Experts, PerExpert, Weights
 from vllm_megamoe.ops.twin.families import ELEM_OF
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import find_profile
@@ -163,25 +163,18 @@ def _read_weights(given: GivenWeights, element: AclDtype) -> Weights:
         given.order,
         inputs,
         outputs,
-        tuple(_carrier(tensor, element) for tensor in _per_expert(given.tensors, given.is_stacked)),
+        PerExpert(given.tensors, given.is_stacked, _carrier(element)),
         _read_scales(given, element, inputs, outputs),
         _read_biases(given, element, outputs),
-        tuple(given.tensors),
+        given.tensors,
     )
 
 
-def _per_expert(tensors: Sequence[Tensor], stacked: bool) -> tuple[Tensor, ...]:
-    """A list, or the slices of its single stack."""
-    if not tensors:
-        return ()
-    return tuple(tensors[0].unbind(0)) if stacked else tuple(tensors)
-
-
-def _carrier(tensor: Tensor, element: AclDtype) -> Tensor:
-    """Stored bytes in a dtype that torch computes with: int8 for integers, uint8 for MX codes, else as they are."""
+def _carrier(element: AclDtype) -> torch.dtype | None:
+    """What torch computes with: int8 for integers, uint8 for MX codes, None for floats as they are."""
     if element in INT_TYPES:
-        return tensor.view(torch.int8)
-    return tensor if element in FLOATS else tensor.view(torch.uint8)
+        return torch.int8
+    return None if element in FLOATS else torch.uint8
 
 
 def _check_contiguous(name: str, tensor: Tensor) -> None:
@@ -198,7 +191,7 @@ def _operator_format(given: GivenWeights, packed: int) -> AclFormat:
         raise rejection(given.name, given.formats[0].name, str(e), "op csrc mega_moe.cpp", remedy) from e
 
 
-def _read_scales(given: GivenWeights, element: AclDtype, inputs: int, outputs: int) -> tuple[Tensor, ...]:
+def _read_scales(given: GivenWeights, element: AclDtype, inputs: int, outputs: int) -> Sequence[Tensor]:
     name = f"{given.name}_sf"
     if element in FLOATS:
         if given.scales:
@@ -211,11 +204,11 @@ def _read_scales(given: GivenWeights, element: AclDtype, inputs: int, outputs: i
     else:
         dtypes, shape = (torch.float8_e8m0fnu, torch.uint8), (outputs, -(-inputs // 64), 2)
         remedy = "Pad the groups of 32 to an even number and take .view(torch.float8_e8m0fnu)."
-    scales = _read_side(given, name, given.scales, dtypes, shape, remedy)
-    return scales if element in INT_TYPES else tuple(scale.view(torch.uint8) for scale in scales)
+    carrier = None if element in INT_TYPES else torch.uint8
+    return _read_side(given, name, given.scales, dtypes, shape, remedy, carrier)
 
 
-def _read_biases(given: GivenWeights, element: AclDtype, outputs: int) -> tuple[Tensor, ...]:
+def _read_biases(given: GivenWeights, element: AclDtype, outputs: int) -> Sequence[Tensor]:
     name = given.name.replace("_weights", "_bias")
     if element is not AclDtype.INT4:
         if given.biases:
@@ -233,7 +226,8 @@ def _read_side(
     dtypes: tuple[torch.dtype, ...],
     shape: tuple[int, ...],
     remedy: str,
-) -> tuple[Tensor, ...]:
+    carrier: torch.dtype | None = None,
+) -> Sequence[Tensor]:
     """A list that goes with the weights: same list layout, one entry of `shape` per expert."""
     if given.is_stacked:
         shape = (given.count, *shape)
@@ -246,7 +240,7 @@ def _read_side(
         if tuple(tensor.shape) != shape:
             raise rejection(f"{name}.shape", list(tensor.shape), list(shape), API, remedy)
         _check_contiguous(name, tensor)
-    return _per_expert(tensors, given.is_stacked)
+    return PerExpert(tensors, given.is_stacked, carrier)
 
 
 def _count(tensors: Sequence[Tensor]) -> str:

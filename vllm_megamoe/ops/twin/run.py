@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.given import Given
 from vllm_megamoe.ops.rejection import rejection
-from vllm_megamoe.ops.settings import active_settings
+from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.ops.twin.call import Call, Group
 from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm, undefined_rows
 from vllm_megamoe.ops.twin.families import Family, family_of
 from vllm_megamoe.ops.twin.header import facts_of
-from vllm_megamoe.ops.twin.read_call import check_product, read_call
+from vllm_megamoe.ops.twin.read_call import check_product
 from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, make_arrivals, make_routes
 from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.ops.twin.state import state_of
@@ -117,13 +116,13 @@ class Journey:
         return total, arrivals.totals
 
 
-def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Tensor]:
+def run_call(buffer: SymmBuffer, read: Callable[[Settings], Call]) -> tuple[Tensor, Tensor]:
     """Run one call.
 
     Args:
         buffer: of the call.
-        read: gives the call's arguments, or raises what is wrong with them. It runs once the conversation is open, so
-            that whatever is rejected reaches the other ranks.
+        read: gives the checked call under the settings that hold, or raises what is wrong with it. It runs once the
+            conversation is open, so that whatever is rejected reaches the other ranks.
     """
     config, state = active_settings() or buffer.settings, state_of(buffer)
     session = Session(buffer, config)
@@ -131,7 +130,7 @@ def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Ten
         if state.destroyed:
             remedy = "Make a new one with get_symm_buffer_for_mega_moe, and destroy it after its last call."
             raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
-        call = read_call(read(), buffer, config)
+        call = read(config)
         journey = Journey(call, session)
     except Exception as error:
         # The peers must not wait for a call that will not come.

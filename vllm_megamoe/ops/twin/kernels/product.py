@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.given import PER_BYTE
-from vllm_megamoe.ops.twin.call import Group, Weights
+from vllm_megamoe.ops.twin.call import Group, PerExpert, Weights
 from vllm_megamoe.ops.twin.kernels.build import Kernel, build, registers, why_not
 from vllm_megamoe.ops.twin.kernels.nests import (
     BYTE_BLOCK,
@@ -95,10 +95,11 @@ def products(x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, 
         kept_bits: of a channel scale.
     """
     way = _way(weights, len(groups))
-    stored, scales = weights.stored, weights.scales
+    experts = [expert for expert, _, _ in groups]
+    held = addresses(weights.stored, experts)
+    scales = addresses(weights.scales, experts) if len(weights.scales) else [0] * len(groups)
     entries: list[int] = []
-    for expert, start, stop in groups:
-        weight, scale = stored[expert].data_ptr(), scales[expert].data_ptr() if scales else 0
+    for (_, start, stop), weight, scale in zip(groups, held, scales, strict=True):
         for first in range(start, stop, GROUP_ROWS):
             entries += (weight, scale, first, min(GROUP_ROWS, stop - first))
     table = torch.tensor(entries, dtype=torch.int64)
@@ -121,6 +122,13 @@ def products(x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, 
     }
     frame = torch.tensor([word[name] for name in FRAME], dtype=torch.int64)
     way.kernel(frame.data_ptr())
+
+
+def addresses(tensors: Sequence[Tensor], experts: Sequence[int]) -> list[int]:
+    """Where the tensors of some experts begin in memory."""
+    if isinstance(tensors, PerExpert):
+        return tensors.addresses(experts)
+    return [tensors[expert].data_ptr() for expert in experts]
 
 
 def _way(weights: Weights, groups: int) -> Way:
