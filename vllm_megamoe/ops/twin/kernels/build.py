@@ -51,6 +51,12 @@ def registers() -> int:
 
 
 @cache
+def has_permute() -> bool:
+    """Whether the processor has `decode.PERMUTE`."""
+    return bool(_llvm().get_host_cpu_features().get("avx512f"))
+
+
+@cache
 def processor() -> str:
     """The processor as LLVM names it, and what it has of vectors."""
     features = _llvm().get_host_cpu_features()

@@ -93,7 +93,12 @@ class Code:
     def splat(self, pointer: str) -> str:
         """The float32 at an address, in all lanes."""
         one = self.let(f"insertelement {F32} poison, float {self.load('float', pointer, 4)}, i32 0")
-        return self.let(f"shufflevector {F32} {one}, {F32} poison, <{LANES} x i32> zeroinitializer")
+        return self.shuffle(F32, one, [0] * LANES)
+
+    def shuffle(self, kind: str, vector: str, order: Sequence[int], second: str = "poison") -> str:
+        """Elements of a vector, or of two behind one another, in another order."""
+        chosen = ", ".join(f"i32 {place}" for place in order)
+        return self.let(f"shufflevector {kind} {vector}, {kind} {second}, <{len(order)} x i32> <{chosen}>")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c with one rounding."""
@@ -136,18 +141,23 @@ class Code:
 
         self.loop(start, stop, step, [], run)
 
-    def while_room(self, start: str | int, stop: str, step: int, turn: Callable[[str], None]) -> str:
-        """Run `turn(index)` as long as index + step <= stop; returns the index that is left."""
+    def while_room(
+        self, start: str, stop: str, step: int, carried: Carried, turn: Callable[[str, list[str]], list[str]]
+    ) -> tuple[str, list[str]]:
+        """As `loop`, as long as index + step <= stop, perhaps never; returns the index that is left, and the values."""
         before, head = self._block, self.new_label("room")
         body, after = self.new_label("body"), self.new_label("left")
         self.go(head)
         self.label(head)
-        index, place = self._name(), len(self._lines)
+        index, values, place = self._name(), [self._name() for _ in carried], len(self._lines)
         following = self.add(index, step)
         self.branch(self.let(f"icmp ule i64 {following}, {stop}"), body, after)
         self.label(body)
-        turn(index)
-        self._lines.insert(place, f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self._block}]")
+        new = turn(index, values)
+        phis = [f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self._block}]"]
+        for name, (kind, first), value in zip(values, carried, new, strict=True):
+            phis.append(f"  {name} = phi {kind} [{first}, %{before}], [{value}, %{self._block}]")
+        self._lines[place:place] = phis
         self.go(head)
         self.label(after)
-        return index
+        return index, values

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.twin.kernels.code import F32, I32, LANES, Code
-from vllm_megamoe.ops.twin.kernels.decode import DECODERS
+from vllm_megamoe.ops.twin.kernels.decode import DECODERS, PERMUTE, e8m0, mx_group
 
 FRAME = (
     "next",  # task that is taken next
@@ -31,6 +31,8 @@ FRAME = (
     "c_step",  # bytes from 32 bytes of channels to the next; where dotted, from one channel to the next
     "block",  # channels of a task
     "scale_row",  # E8M0 bytes of a channel
+    "chunk",  # MX groups that all rows go through before the next ones
+    "ahead",  # bytes of 16 channels of a group that lie together and should be asked for early, 0 for none
     "halves",  # 1 where two MX groups share a block, else 0
     "mask",  # kept bits of a channel scale
 )
@@ -104,8 +106,13 @@ def function(nest: Nest) -> str:
     code.go(take)
     code.label(end)
     code.do("ret void")
-    vector = f"declare {F32} @llvm.fma.v{LANES}f32({F32}, {F32}, {F32})"
-    return f"define void @run(ptr %frame) {{\n{code.text()}\n}}\n{vector}\n"
+    text = code.text()
+    declared = [f"declare {F32} @llvm.fma.v{LANES}f32({F32}, {F32}, {F32})"]
+    if "llvm.prefetch" in text:
+        declared.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    if PERMUTE in text:
+        declared.append(f"declare {F32} @{PERMUTE}({F32}, {I32})")
+    return "\n".join([f"define void @run(ptr %frame) {{\n{text}\n}}", *declared, ""])
 
 
 def _row_tiles(code: Code, task: Task, turn: Callable[[str, int], None]) -> None:
@@ -113,10 +120,11 @@ def _row_tiles(code: Code, task: Task, turn: Callable[[str, int], None]) -> None
     row = "0"
     for rows in _TILES:
 
-        def some(at: str, rows: int = rows) -> None:
+        def some(at: str, values: list[str], rows: int = rows) -> list[str]:
             turn(at, rows)
+            return values
 
-        row = code.while_room(row, task.rows, rows, some)
+        row, _ = code.while_room(row, task.rows, rows, [], some)
 
 
 def _rows_from(code: Code, base: str, row: str, step: str, rows: int) -> list[str]:
@@ -255,93 +263,134 @@ def _side_by_side(code: Code, values: list[str]) -> list[str]:
         return values
     orders = [[half * LANES // 2 + i // 2 + LANES * (i % 2) for i in range(LANES)] for half in range(2)]
     low, high = values
-    return [_shuffled(code, F32, low, high, order) for order in orders]
-
-
-def _shuffled(code: Code, kind: str, first: str, second: str, order: list[int]) -> str:
-    chosen = ", ".join(f"i32 {place}" for place in order)
-    return code.let(f"shufflevector {kind} {first}, {kind} {second}, <{len(order)} x i32> <{chosen}>")
+    return [code.shuffle(F32, low, order, high) for order in orders]
 
 
 def _channel_scale(code: Code, task: Task, n: int) -> str:
     """float32 out of the low words of 64-bit scales (layout.packing.from_uint64), masked."""
     words = f"<{2 * LANES} x i32>"
     both = code.load(words, code.at(task.scale, code.add(task.channel, n), "i64"), 8)
-    low = _shuffled(code, words, both, "poison", [2 * i for i in range(LANES)])
+    low = code.shuffle(words, both, [2 * i for i in range(LANES)])
     mask = code.let(f"trunc i64 {task.word['mask']} to i32")
     mask = code.let(f"insertelement {I32} poison, i32 {mask}, i32 0")
-    mask = code.let(f"shufflevector {I32} {mask}, {I32} poison, <{LANES} x i32> zeroinitializer")
+    mask = code.shuffle(I32, mask, [0] * LANES)
     return code.let(f"bitcast {I32} {code.let(f'and {I32} {low}, {mask}')} to {F32}")
 
 
-DOT_CHANNELS = 16
-"""Channels of a task of `dotted`: the rows of an NZ block."""
+DOT_CHANNELS, MOST_CHANNELS = 16, 64
+"""Channels of a task of `dotted`: multiples of the first, the rows of an NZ block, up to the second."""
 
 
-def dotted(element: AclDtype, registers: int) -> Nest:
+_SCALES = 4
+"""MX groups whose scales are read at a time."""
+
+_MX_CHANNELS = 4
+"""Channels that are computed together at most: more reads at a time than a processor follows are slow."""
+
+
+def dotted(element: AclDtype, registers: int, intrinsic: str = "") -> Nest:
     """MX codes [N, K] with E8M0 scales, in blocks or rows; K is a multiple of 32, N of 16.
 
     x holds, for FP4, the even inputs of each 32 before the odd ones.
+
+    Args:
+        element: of the weights.
+        registers: vectors that the processor holds.
+        intrinsic: see `decode.mx_group`.
     """
-    decoder = DECODERS[element]
-    loads = 2 // decoder.vectors
+    read, group_bytes = mx_group(element, intrinsic)
 
     def nest(code: Code, task: Task) -> None:
         groups = code.let(f"lshr i64 {task.word['inputs']}, 5")
+        channels = task.word["block"]
+        sums = code.memory(GROUP_ROWS * MOST_CHANNELS * LANES)
+        elements = code.times(task.rows, code.times(channels, LANES))
+        code.each(0, elements, LANES, lambda n: code.store(F32, "zeroinitializer", code.at(sums, n, "float"), 64))
 
-        def some_channels(n: str, count: int, row: str, rows: int) -> None:
+        def place_of(g: str) -> str:
+            block = code.let(f"lshr i64 {g}, {task.word['halves']}")
+            second = code.let(f"sub i64 {g}, {code.let(f'shl i64 {block}, ' + task.word['halves'])}")
+            return code.add(code.times(block, task.word["k_step"]), code.times(second, group_bytes))
+
+        def fetch(g: str) -> None:
+            """Ask for a block's bytes that the next chunk reads: no processor foresees such strides."""
+            start = code.at(task.weight, code.add(place_of(g), code.times(task.channel, task.word["c_step"])))
+
+            def line(at: str, values: list[str]) -> list[str]:
+                code.do(f"call void @llvm.prefetch.p0(ptr {code.at(start, at)}, i32 0, i32 3, i32 1)")
+                return values
+
+            code.while_room("0", task.word["ahead"], 64, [], line)
+
+        def some_channels(n: str, count: int, row: str, rows: int, first: str, stop: str) -> None:
             channel = code.add(task.channel, n)
             xs = _rows_from(code, task.x, row, task.x_row, rows)
             codes = _rows_from(code, task.weight, channel, task.word["c_step"], count)
             scales = _rows_from(code, task.scale, channel, task.word["scale_row"], count)
+            row_bytes = code.times(channels, 4 * LANES)
+            first_row = code.at(sums, code.times(n, 4 * LANES))
+            own = _rows_from(code, first_row, row, row_bytes, rows)
+            places = [code.at(one_row, c * LANES, "float") for one_row in own for c in range(count)]
 
-            def turn(g: str, old: list[str]) -> list[str]:
-                block = code.let(f"lshr i64 {g}, {task.word['halves']}")
-                second = code.let(f"sub i64 {g}, {code.let(f'shl i64 {block}, ' + task.word['halves'])}")
-                inside = code.times(second, loads * decoder.load_bytes)
-                offset = code.add(code.times(block, task.word["k_step"]), inside)
-                place = code.times(g, 2 * LANES)
+            def one(g: str, factors: list[str], old: list[str]) -> list[str]:
+                offset, place = place_of(g), code.times(g, 2 * LANES)
                 inputs = [
                     [code.load(F32, code.at(x, code.add(place, half * LANES), "float"), 4) for half in range(2)]
                     for x in xs
                 ]
                 new = list(old)
                 for c in range(count):
-                    start = code.at(codes[c], offset)
-                    read = [code.at(start, at * decoder.load_bytes) for at in range(loads)]
-                    values = [value for address in read for value in decoder.read(code, address)]
-                    factor = _e8m0(code, code.at(scales[c], g))
-                    values = [code.let(f"fmul {F32} {value}, {factor}") for value in values]
+                    values = read(code, code.at(codes[c], offset), factors[c])
                     for m, x in enumerate(inputs):
                         for value, given in zip(values, x, strict=True):
                             new[m * count + c] = code.fma(given, value, new[m * count + c])
                 return new
 
-            found = code.loop(0, groups, 1, [(F32, "zeroinitializer")] * (rows * count), turn)
-            for m in range(rows):
-                out = code.at(task.out, code.times(code.add(row, m), task.out_row))
-                for c in range(count):
-                    total = _added_up(code, found[m * count + c])
-                    code.store("float", total, code.at(out, code.add(n, c), "float"))
+            def turn(g: str, old: list[str], width: int) -> list[str]:
+                held = [e8m0(code, code.at(scale, g), width) for scale in scales]
+                for i in range(width):
+                    factors = [code.shuffle(f"<{width} x float>", one_scale, [i] * LANES) for one_scale in held]
+                    old = one(code.add(g, i), factors, old)
+                return old
 
-        def tile(row: str, rows: int, n: str) -> None:
-            count = min(4, max(1, registers // 2 // rows))
-            for start in range(0, 4, count):
-                some_channels(code.add(n, start), count, row, rows)
+            before = [(F32, code.load(F32, place, 64)) for place in places]
+            g, found = code.while_room(first, stop, _SCALES, before, lambda g, old: turn(g, old, _SCALES))
+            carried = [(F32, value) for value in found]
+            _, found = code.while_room(g, stop, 1, carried, lambda g, old: turn(g, old, 1))
+            for place, value in zip(places, found, strict=True):
+                code.store(F32, value, place, 64)
 
-        code.each(0, DOT_CHANNELS, 4, lambda n: _row_tiles(code, task, lambda row, rows: tile(row, rows, n)))
+        def chunk(first: str) -> None:
+            stop = code.least(code.add(first, task.word["chunk"]), groups)
+            following = code.least(code.add(stop, task.word["chunk"]), groups)
+
+            def ahead(g: str, values: list[str]) -> list[str]:
+                fetch(g)
+                return values
+
+            code.while_room(stop, following, 1, [], ahead)
+
+            def tile(row: str, rows: int) -> None:
+                count = min(_MX_CHANNELS, max(1, registers // 2 // rows))
+                code.each(0, channels, count, lambda n: some_channels(n, count, row, rows, first, stop))
+
+            _row_tiles(code, task, tile)
+
+        code.each(0, groups, task.word["chunk"], chunk)
+
+        def finish(row: str) -> None:
+            out = code.at(task.out, code.times(row, task.out_row))
+            own = code.at(sums, code.times(code.times(row, channels), LANES), "float")
+
+            def one_channel(n: str) -> None:
+                value = code.load(F32, code.at(own, code.times(n, LANES), "float"), 64)
+                code.store("float", _added_up(code, value), code.at(out, n, "float"))
+
+            code.each(0, channels, 1, one_channel)
+
+        code.each(0, task.rows, 1, finish)
 
     return nest
-
-
-def _e8m0(code: Code, pointer: str) -> str:
-    """The value of a scale byte in all lanes: it is float32's exponent field, its two ends apart."""
-    byte = code.let(f"zext i8 {code.load('i8', pointer)} to i32")
-    bits = code.let(f"shl i32 {byte}, 23")
-    for end, special in ((0, 0x00400000), (255, 0x7FC00000)):
-        bits = code.let(f"select i1 {code.let(f'icmp eq i32 {byte}, {end}')}, i32 {special}, i32 {bits}")
-    one = code.let(f"insertelement {F32} poison, float {code.let(f'bitcast i32 {bits} to float')}, i32 0")
-    return code.let(f"shufflevector {F32} {one}, {F32} poison, <{LANES} x i32> zeroinitializer")
 
 
 def _added_up(code: Code, value: str) -> str:
@@ -349,7 +398,7 @@ def _added_up(code: Code, value: str) -> str:
     width = LANES
     while width > 1:
         kind, half = f"<{width} x float>", width // 2
-        parts = [_shuffled(code, kind, value, "poison", [at + i for i in range(half)]) for at in (0, half)]
+        parts = [code.shuffle(kind, value, range(at, at + half)) for at in (0, half)]
         value = code.let(f"fadd <{half} x float> {parts[0]}, {parts[1]}")
         width = half
     return code.let(f"extractelement <1 x float> {value}, i32 0")

@@ -14,12 +14,14 @@ from torch import Tensor
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.given import PER_BYTE
 from vllm_megamoe.ops.twin.call import Group, PerExpert, Weights
-from vllm_megamoe.ops.twin.kernels.build import Kernel, build, registers, why_not
+from vllm_megamoe.ops.twin.kernels.build import Kernel, build, has_permute, registers, why_not
+from vllm_megamoe.ops.twin.kernels.decode import PERMUTE
 from vllm_megamoe.ops.twin.kernels.nests import (
     BYTE_BLOCK,
     DOT_CHANNELS,
     FRAME,
     GROUP_ROWS,
+    MOST_CHANNELS,
     Nest,
     dotted,
     function,
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 ALL_BITS, TF32_BITS = 0xFFFFFFFF, 0xFFFFE000
 """Bits of a channel scale that are kept."""
 
+_NZ_CHUNK = 8
+"""MX groups of a chunk where blocks of K lie far apart."""
 _TASKS_PER_THREAD = 4
 _SHORTEST_READ = 256
 """Channels that `streamed` reads at a time at least."""
@@ -46,6 +50,8 @@ class Way:
     c_step: int
     block: int
     scale_row: int = 0
+    chunk: int = 0
+    ahead: int = 0
     halves: int = 0
 
 
@@ -57,7 +63,7 @@ def _kernel(kind: str, element: AclDtype, channels: int) -> Kernel:
     elif kind == "tiled":
         nests[kind] = tiled(element, registers(), channels)
     else:
-        nests[kind] = dotted(element, registers())
+        nests[kind] = dotted(element, registers(), PERMUTE if has_permute() else "")
     return build(f"{kind}-{element.name.lower()}-{channels}", function(nests[kind]))
 
 
@@ -117,6 +123,8 @@ def products(x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, 
         "c_step": way.c_step,
         "block": way.block,
         "scale_row": way.scale_row,
+        "chunk": way.chunk,
+        "ahead": way.ahead,
         "halves": way.halves,
         "mask": kept_bits,
     }
@@ -139,9 +147,19 @@ def _way(weights: Weights, groups: int) -> Way:
         scale_row = weights.scales[0].shape[1] * 2
         group_bytes = 32 // PER_BYTE.get(weights.element, 1)
         if row_bytes:
-            return Way(kernel, group_bytes, row_bytes, DOT_CHANNELS, scale_row)
+            return Way(kernel, group_bytes, row_bytes, DOT_CHANNELS, scale_row, chunk=weights.inputs // 32)
         c0 = stored.shape[-1]
-        return Way(kernel, stored.shape[1] * 16 * c0, c0, DOT_CHANNELS, scale_row, c0 // group_bytes - 1)
+        block = next(channels for channels in (MOST_CHANNELS, 32, DOT_CHANNELS) if n % channels == 0)
+        return Way(
+            kernel,
+            k_step=stored.shape[1] * 16 * c0,
+            c_step=c0,
+            block=block,
+            scale_row=scale_row,
+            chunk=_NZ_CHUNK,
+            ahead=block * c0,
+            halves=c0 // group_bytes - 1,
+        )
     if weights.element is AclDtype.BF16 and row_bytes:
         # A whole row in one read, unless the threads would have too little to do.
         block = max(_SHORTEST_READ, n * groups // (_TASKS_PER_THREAD * torch.get_num_threads()))
