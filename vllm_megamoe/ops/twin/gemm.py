@@ -1,4 +1,4 @@
-"""Matrix products on stored weights, block by block over the output channels.
+"""Matrix products on stored weights: by kernels that read their bytes, or by the BLAS, block by block of channels.
 
 Stored bytes are read in place, whatever their format; a block of them is unpacked as float32 into a fixed scratch, and
 no more than that is ever unpacked. Two 4-bit elements of a byte go into two halves of the block instead of side by
@@ -179,25 +179,27 @@ EXACT_K = {AclDtype.INT8: 1 << 10, AclDtype.INT4: 1 << 18}
 """Longest sum that float32 holds exactly in any order: 2^10 * 127 * 128 < 2^24 and 2^18 * 8 * 8 = 2^24."""
 
 
-KERNEL_ROWS = 32
-"""Rows of an expert up to which a kernel multiplies them, where there is one; more are left to the BLAS."""
+PLAIN_ROWS = 32
+"""Rows of an expert beyond which a plain copy is preferred to a kernel."""
 
 
-def _share(weights: Weights, groups: Sequence[Group], rows: int = KERNEL_ROWS) -> tuple[list[Group], list[Group]]:
-    """Groups that a kernel takes, and the others."""
+def _share(weights: Weights, groups: Sequence[Group]) -> tuple[Sequence[Group], Sequence[Group]]:
+    """Groups that a kernel takes, and those that are left to the BLAS."""
     if not weights.compiled:
-        return [], list(groups)
-    few = [group for group in groups if group[2] - group[1] <= rows]
-    return few, [group for group in groups if group[2] - group[1] > rows]
+        return (), groups
+    if not weights.plain:
+        return groups, ()
+    few = [group for group in groups if group[2] - group[1] <= PLAIN_ROWS]
+    return few, [group for group in groups if group[2] - group[1] > PLAIN_ROWS]
 
 
 def dense(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
     """float32 [R, K] x stored BF16 or float32 [K, N] of each group's expert -> float32 [R, N]."""
     out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
-    few, many = _share(weights, groups)
-    if few:
-        products(x, weights, few, out)
-    for expert, low, high in many:
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(x, weights, compiled, out)
+    for expert, low, high in others:
         for start, stop, block in pieces(weights, expert, "twos_complement"):
             torch.mm(x[low:high], block[:, : stop - start], out=out[low:high, start:stop])
     return out
@@ -206,10 +208,10 @@ def dense(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
 def integer(digits: Tensor, weights: Weights, groups: Sequence[Group], numerics: Numerics) -> Tensor:
     """Integers as float32 [R, K] x stored INT8 or INT4 [K, N] -> exact sums, as float32 times the channel scale."""
     out = torch.empty(len(digits), weights.outputs, dtype=torch.float32)
-    few, many = _share(weights, groups)
-    if few:
-        products(digits, weights, few, out, TF32_BITS if numerics.scale_bits == "tf32" else ALL_BITS)
-    for expert, low, high in many:
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(digits, weights, compiled, out, TF32_BITS if numerics.scale_bits == "tf32" else ALL_BITS)
+    for expert, low, high in others:
         scale = from_uint64(weights.scales[expert])
         if numerics.scale_bits == "tf32":
             scale = truncate_scale(scale)
@@ -235,11 +237,11 @@ def _exact(digits: Tensor, block: Tensor, exact_k: int) -> Tensor:
 def mx(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
     """float32 [R, K] x stored MX codes [N, K] with their scales -> float32 [R, N]."""
     out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
-    few, many = _share(weights, groups)
-    if few:
-        products(_paired(x, weights), weights, few, out)
-    arranged = _arrange(x, weights) if many else x
-    for expert, low, high in many:
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(_paired(x, weights), weights, compiled, out)
+    arranged = _arrange(x, weights) if others else x
+    for expert, low, high in others:
         for start, stop, block in pieces(weights, expert, "twos_complement"):
             torch.mm(arranged[low:high], block.t(), out=out[low:high, start:stop])
     # Blocks are smaller by a power of two, see `rows_of`; a product by one is exact.

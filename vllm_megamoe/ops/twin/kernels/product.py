@@ -1,6 +1,8 @@
-"""Products of a few rows with stored weights, where a kernel is made for their format.
+"""Products with stored weights, where a kernel is made for their format.
 
-products(x, weights, groups, out)     all groups in one go, on torch's threads
+    products(x, weights, groups, out)     all groups in one go, on torch's threads
+
+Groups with few rows and groups with many have kernels of their own: weights are read once, or unpacked once.
 """
 
 import logging
@@ -14,28 +16,22 @@ from torch import Tensor
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.given import PER_BYTE
 from vllm_megamoe.ops.twin.call import Group, PerExpert, Weights
+from vllm_megamoe.ops.twin.kernels import k_first, k_last
 from vllm_megamoe.ops.twin.kernels.build import Kernel, build, has_permute, registers, why_not
 from vllm_megamoe.ops.twin.kernels.decode import PERMUTE
-from vllm_megamoe.ops.twin.kernels.nests import (
-    BYTE_BLOCK,
-    DOT_CHANNELS,
-    FRAME,
-    GROUP_ROWS,
-    MOST_CHANNELS,
-    Nest,
-    dotted,
-    function,
-    streamed,
-    tiled,
-)
+from vllm_megamoe.ops.twin.kernels.task import FRAME, function
 
 logger = logging.getLogger(__name__)
 
 ALL_BITS, TF32_BITS = 0xFFFFFFFF, 0xFFFFE000
 """Bits of a channel scale that are kept."""
 
+_FEW_ROWS = {"k_first": {32: 32, 8: 8}, "k_last": {32: 8, 8: 4}}
+"""Rows of a group up to which weights are read anew for each tile of rows, by order and registers."""
+
 _NZ_CHUNK = 8
 """MX groups of a chunk where blocks of K lie far apart."""
+
 _TASKS_PER_THREAD = 4
 _SHORTEST_READ = 256
 """Channels that `streamed` reads at a time at least."""
@@ -43,9 +39,10 @@ _SHORTEST_READ = 256
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a kernel walks through one format of weights; see `nests.FRAME`."""
+    """How a kernel walks through one format of weights: `rows` of a group at most, and words of `task.FRAME`."""
 
     kernel: Kernel
+    rows: int
     k_step: int
     c_step: int
     block: int
@@ -56,15 +53,20 @@ class Way:
 
 
 @cache
-def _kernel(kind: str, element: AclDtype, channels: int) -> Kernel:
-    nests: dict[str, Nest] = {}
-    if kind == "streamed":
-        nests[kind] = streamed(registers())
-    elif kind == "tiled":
-        nests[kind] = tiled(element, registers(), channels)
-    else:
-        nests[kind] = dotted(element, registers(), PERMUTE if has_permute() else "")
-    return build(f"{kind}-{element.name.lower()}-{channels}", function(nests[kind]))
+def _streamed() -> Kernel:
+    return build("streamed-bf16", function(k_first.streamed(registers())))
+
+
+@cache
+def _tiled(element: AclDtype, channels: int, unpacked: bool) -> Kernel:
+    name = f"tiled-{element.name.lower()}-{channels}{'-unpacked' if unpacked else ''}"
+    return build(name, function(k_first.tiled(element, registers(), channels, unpacked)))
+
+
+@cache
+def _dotted(element: AclDtype, unpacked: bool) -> Kernel:
+    name = f"dotted-{element.name.lower()}{'-unpacked' if unpacked else ''}"
+    return build(name, function(k_last.dotted(element, registers(), PERMUTE if has_permute() else "", unpacked)))
 
 
 @cache
@@ -82,11 +84,11 @@ def takes(weights: Weights) -> bool:
     """Whether there is a kernel for weights of this format and size; others are multiplied by torch."""
     k, n, element = weights.inputs, weights.outputs, weights.element
     if weights.order == "k_last":
-        return k % 32 == 0 and n % DOT_CHANNELS == 0
+        return k % 32 == 0 and n % k_last.DOT_CHANNELS == 0
     stored = weights.stored[0]
     if element is AclDtype.BF16 and stored.dim() == 2:
         return k % 16 == 0 and n % 16 == 0
-    in_blocks = stored.dim() == 4 and stored.shape[-1] * stored.element_size() != BYTE_BLOCK
+    in_blocks = stored.dim() == 4 and stored.shape[-1] * stored.element_size() != k_first.BYTE_BLOCK
     return element in (AclDtype.BF16, AclDtype.INT8, AclDtype.INT4) and n % 32 == 0 and not in_blocks
 
 
@@ -100,14 +102,22 @@ def products(x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, 
         out: contiguous.
         kept_bits: of a channel scale.
     """
-    way = _way(weights, len(groups))
+    limit = _FEW_ROWS[weights.order][registers()]
+    few = [group for group in groups if group[2] - group[1] <= limit]
+    many = [group for group in groups if group[2] - group[1] > limit]
+    for some, unpacked in ((few, False), (many, True)):
+        if some:
+            _run(_way(weights, len(some), unpacked), x, weights, some, out, kept_bits)
+
+
+def _run(way: Way, x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, kept_bits: int) -> None:
     experts = [expert for expert, _, _ in groups]
     held = addresses(weights.stored, experts)
     scales = addresses(weights.scales, experts) if len(weights.scales) else [0] * len(groups)
     entries: list[int] = []
     for (_, start, stop), weight, scale in zip(groups, held, scales, strict=True):
-        for first in range(start, stop, GROUP_ROWS):
-            entries += (weight, scale, first, min(GROUP_ROWS, stop - first))
+        for first in range(start, stop, way.rows):
+            entries += (weight, scale, first, min(way.rows, stop - first))
     table = torch.tensor(entries, dtype=torch.int64)
     blocks = -(-weights.outputs // way.block)
     word = {
@@ -139,33 +149,42 @@ def addresses(tensors: Sequence[Tensor], experts: Sequence[int]) -> list[int]:
     return [tensors[expert].data_ptr() for expert in experts]
 
 
-def _way(weights: Weights, groups: int) -> Way:
-    stored, n = weights.stored[0], weights.outputs
+def _way(weights: Weights, groups: int, unpacked: bool) -> Way:
+    stored, n, element = weights.stored[0], weights.outputs, weights.element
     row_bytes = stored.shape[-1] * stored.element_size() if stored.dim() == 2 else 0
     if weights.order == "k_last":
-        kernel = _kernel("dotted", weights.element, DOT_CHANNELS)
-        scale_row = weights.scales[0].shape[1] * 2
-        group_bytes = 32 // PER_BYTE.get(weights.element, 1)
-        if row_bytes:
-            return Way(kernel, group_bytes, row_bytes, DOT_CHANNELS, scale_row, chunk=weights.inputs // 32)
-        c0 = stored.shape[-1]
-        block = next(channels for channels in (MOST_CHANNELS, 32, DOT_CHANNELS) if n % channels == 0)
-        return Way(
-            kernel,
-            k_step=stored.shape[1] * 16 * c0,
-            c_step=c0,
-            block=block,
-            scale_row=scale_row,
-            chunk=_NZ_CHUNK,
-            ahead=block * c0,
-            halves=c0 // group_bytes - 1,
-        )
-    if weights.element is AclDtype.BF16 and row_bytes:
+        return _k_last_way(weights, stored, row_bytes, unpacked)
+    if element is AclDtype.BF16 and row_bytes and (not unpacked or n % 32):
         # A whole row in one read, unless the threads would have too little to do.
         block = max(_SHORTEST_READ, n * groups // (_TASKS_PER_THREAD * torch.get_num_threads()))
-        return Way(_kernel("streamed", AclDtype.BF16, 0), row_bytes, 0, min(n, block // 16 * 16))
+        return Way(_streamed(), k_first.ROWS, row_bytes, 0, min(n, block // 16 * 16))
     channels = 64 if n % 64 == 0 else 32
-    kernel = _kernel("tiled", weights.element, channels)
+    kernel = _tiled(element, channels, unpacked)
+    rows = k_first.UNPACKED_ROWS if unpacked else k_first.ROWS
     if row_bytes:
-        return Way(kernel, row_bytes, BYTE_BLOCK, channels)
-    return Way(kernel, BYTE_BLOCK, stored.shape[1] * 16 * BYTE_BLOCK, channels)
+        return Way(kernel, rows, row_bytes, k_first.BYTE_BLOCK, channels)
+    return Way(kernel, rows, k_first.BYTE_BLOCK, stored.shape[1] * 16 * k_first.BYTE_BLOCK, channels)
+
+
+def _k_last_way(weights: Weights, stored: Tensor, row_bytes: int, unpacked: bool) -> Way:
+    kernel = _dotted(weights.element, unpacked)
+    scale_row = weights.scales[0].shape[1] * 2
+    group_bytes = 32 // PER_BYTE.get(weights.element, 1)
+    block = k_last.DOT_CHANNELS
+    if row_bytes:
+        chunk = k_last.UNPACKED_CHUNK if unpacked else weights.inputs // 32
+        return Way(kernel, k_last.ROWS, group_bytes, row_bytes, block, scale_row, chunk)
+    c0 = stored.shape[-1]
+    if not unpacked:
+        block = next(channels for channels in (k_last.MOST_CHANNELS, 32, block) if weights.outputs % channels == 0)
+    return Way(
+        kernel,
+        k_last.ROWS,
+        k_step=stored.shape[1] * 16 * c0,
+        c_step=c0,
+        block=block,
+        scale_row=scale_row,
+        chunk=k_last.UNPACKED_CHUNK if unpacked else _NZ_CHUNK,
+        ahead=block * c0,
+        halves=c0 // group_bytes - 1,
+    )
