@@ -87,7 +87,7 @@ class Dense:
 
 def int8_product(q: Tensor, weights: Weights, groups: Sequence[Group], row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT8 [K, N] -> float32 [n, N], both scales applied."""
-    return fixpipe(gemm.integer(q.float(), weights, groups, numerics), numerics) * row_scale  # R6: fp32 product
+    return fixpipe(gemm.integer(q, weights, groups, numerics), numerics) * row_scale  # R6: fp32 product
 
 
 def fixpipe(scaled: Tensor, numerics: Numerics) -> Tensor:
@@ -100,7 +100,7 @@ def fixpipe(scaled: Tensor, numerics: Numerics) -> Tensor:
 def int4_product(q: Tensor, weights: Weights, groups: Sequence[Group], row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT4 [K, N] -> float32 [n, N], both scales and the bias applied."""
     # One product for both digits: each row twice, as the device interleaves them.
-    digits = q.new_empty(len(q), 2, q.shape[1], dtype=torch.float32)
+    digits = q.new_empty(len(q), 2, q.shape[1])
     digits[:, 0], digits[:, 1] = split_msd(q)
     twice = [(expert, 2 * start, 2 * stop) for expert, start, stop in groups]
     halves = fixpipe(gemm.integer(digits.flatten(0, 1), weights, twice, numerics), numerics).view(len(q), 2, -1)

@@ -206,17 +206,18 @@ def dense(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
 
 
 def integer(digits: Tensor, weights: Weights, groups: Sequence[Group], numerics: Numerics) -> Tensor:
-    """Integers as float32 [R, K] x stored INT8 or INT4 [K, N] -> exact sums, as float32 times the channel scale."""
+    """int8 [R, K] x stored INT8 or INT4 [K, N] -> exact sums, as float32 times the channel scale."""
     out = torch.empty(len(digits), weights.outputs, dtype=torch.float32)
     compiled, others = _share(weights, groups)
     if compiled:
         products(digits, weights, compiled, out, TF32_BITS if numerics.scale_bits == "tf32" else ALL_BITS)
+    numbers = digits.float() if others else digits
     for expert, low, high in others:
         scale = from_uint64(weights.scales[expert])
         if numerics.scale_bits == "tf32":
             scale = truncate_scale(scale)
         for start, stop, block in pieces(weights, expert, numerics.int4_nibbles):
-            sums = _exact(digits[low:high], block, EXACT_K[weights.element])
+            sums = _exact(numbers[low:high], block, EXACT_K[weights.element])
             if weights.element is AclDtype.INT4:
                 # even channels, then odd ones -> side by side
                 sums = sums.view(len(sums), 2, -1).transpose(1, 2).flatten(1)

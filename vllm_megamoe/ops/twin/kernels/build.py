@@ -25,6 +25,8 @@ Kernel = Callable[[int], None]
 """Called with the address of a frame."""
 
 _DIGEST_BYTES = 32
+_KNOWN_LLVM = 20
+"""Newest LLVM whose processor-specific functions were looked at; with a newer one the portable kernels run."""
 _kept: list[Any] = []
 """LLVM's engines: the machine code goes with them."""
 
@@ -53,14 +55,22 @@ def registers() -> int:
 @cache
 def has_permute() -> bool:
     """Whether the processor has `decode.PERMUTE`."""
-    return bool(_llvm().get_host_cpu_features().get("avx512f"))
+    llvm = _llvm()
+    return bool(llvm.get_host_cpu_features().get("avx512f")) and llvm.llvm_version_info[0] <= _KNOWN_LLVM
+
+
+@cache
+def has_dot_product() -> bool:
+    """Whether the processor has `task.DOT_PRODUCT`, and LLVM takes it in the form that is written here."""
+    llvm = _llvm()
+    return bool(llvm.get_host_cpu_features().get("avx512vnni")) and llvm.llvm_version_info[0] <= _KNOWN_LLVM
 
 
 @cache
 def processor() -> str:
     """The processor as LLVM names it, and what it has of vectors."""
     features = _llvm().get_host_cpu_features()
-    found = [name for name in ("avx512f", "avx2", "neon", "sve") if features.get(name)]
+    found = [name for name in ("avx512vnni", "avx512f", "avx2", "neon") if features.get(name)]
     return " ".join([_llvm().get_host_cpu_name(), *found[:1]])
 
 

@@ -17,8 +17,9 @@ from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.given import PER_BYTE
 from vllm_megamoe.ops.twin.call import Group, PerExpert, Weights
 from vllm_megamoe.ops.twin.kernels import k_first, k_last
-from vllm_megamoe.ops.twin.kernels.build import Kernel, build, has_permute, registers, why_not
+from vllm_megamoe.ops.twin.kernels.build import Kernel, build, has_dot_product, has_permute, registers, why_not
 from vllm_megamoe.ops.twin.kernels.decode import PERMUTE
+from vllm_megamoe.ops.twin.kernels.integers import CHANNELS, OFFSETS, ROWS, bytewise
 from vllm_megamoe.ops.twin.kernels.task import FRAME, function
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,11 @@ def _tiled(element: AclDtype, channels: int, unpacked: bool) -> Kernel:
 
 
 @cache
+def _bytewise(element: AclDtype) -> Kernel:
+    return build(f"bytewise-{element.name.lower()}", function(bytewise(element), x_bytes=1))
+
+
+@cache
 def _dotted(element: AclDtype, unpacked: bool) -> Kernel:
     name = f"dotted-{element.name.lower()}{'-unpacked' if unpacked else ''}"
     return build(name, function(k_last.dotted(element, registers(), PERMUTE if has_permute() else "", unpacked)))
@@ -93,15 +99,20 @@ def takes(weights: Weights) -> bool:
 
 
 def products(x: Tensor, weights: Weights, groups: Sequence[Group], out: Tensor, kept_bits: int = ALL_BITS) -> None:
-    """float32 x [R, K] times each group's weight into float32 out [R, N]; integer sums times the channel scale.
+    """x [R, K] times each group's weight into float32 out [R, N]; integer sums times the channel scale.
 
     Args:
-        x: contiguous; for FP4 the even inputs of each 32 before the odd ones.
+        x: contiguous float32, for FP4 the even inputs of each 32 before the odd ones; int8 for integers.
         weights: that `takes` takes.
         groups: any number of rows each.
         out: contiguous.
         kept_bits: of a channel scale.
     """
+    if weights.element in OFFSETS:
+        if _bytewise_takes(weights):
+            _run(_bytewise_way(weights), x, weights, groups, out, kept_bits)
+            return
+        x = x.float()
     limit = _FEW_ROWS[weights.order][registers()]
     few = [group for group in groups if group[2] - group[1] <= limit]
     many = [group for group in groups if group[2] - group[1] > limit]
@@ -119,6 +130,7 @@ def _run(way: Way, x: Tensor, weights: Weights, groups: Sequence[Group], out: Te
         for first in range(start, stop, way.rows):
             entries += (weight, scale, first, min(way.rows, stop - first))
     table = torch.tensor(entries, dtype=torch.int64)
+    offsets = x.sum(dim=1, dtype=torch.int32).mul_(-OFFSETS[weights.element]) if x.dtype == torch.int8 else table
     blocks = -(-weights.outputs // way.block)
     word = {
         "next": 0,
@@ -126,6 +138,7 @@ def _run(way: Way, x: Tensor, weights: Weights, groups: Sequence[Group], out: Te
         "blocks": blocks,
         "groups": table.data_ptr(),
         "x": x.data_ptr(),
+        "offsets": offsets.data_ptr(),
         "out": out.data_ptr(),
         "inputs": weights.inputs,
         "outputs": weights.outputs,
@@ -140,6 +153,16 @@ def _run(way: Way, x: Tensor, weights: Weights, groups: Sequence[Group], out: Te
     }
     frame = torch.tensor([word[name] for name in FRAME], dtype=torch.int64)
     way.kernel(frame.data_ptr())
+
+
+def _bytewise_takes(weights: Weights) -> bool:
+    fits = weights.inputs % 4 == 0 and weights.outputs % CHANNELS == 0
+    return has_dot_product() and weights.stored[0].dim() == 4 and fits
+
+
+def _bytewise_way(weights: Weights) -> Way:
+    kernel = _bytewise(weights.element)
+    return Way(kernel, ROWS, 0, weights.stored[0].shape[1] * 16 * k_first.BYTE_BLOCK, CHANNELS)
 
 
 def addresses(tensors: Sequence[Tensor], experts: Sequence[int]) -> list[int]:

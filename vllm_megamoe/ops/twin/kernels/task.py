@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from vllm_megamoe.ops.twin.kernels.code import F32, I32, LANES, Code
 from vllm_megamoe.ops.twin.kernels.decode import PERMUTE
 
+DOT_PRODUCT = "llvm.x86.avx512.vpdpbusd.512"
+"""AVX512_VNNI: to each int32 it adds four products of unsigned with signed bytes."""
+
 FRAME = (
     "next",  # task that is taken next
     "tasks",
     "blocks",  # tasks of a group
     "groups",  # address of the entries
-    "x",  # address of float32 [rows, inputs]
+    "x",  # address of float32 [rows, inputs], for `integers` int8
+    "offsets",  # address of int32 [rows], where the sums of `integers` start
     "out",  # address of float32 [rows, outputs]
     "inputs",
     "outputs",
@@ -39,7 +43,7 @@ class Task:
     Attributes:
         word: of the frame.
         weight, scale: addresses of the expert's.
-        x, out: addresses of the group's first row; out at its first channel.
+        x, offsets, out: addresses of the group's first row; out at its first channel.
         rows: of the group.
         channel: first channel.
         x_row, out_row: bytes of a row.
@@ -49,6 +53,7 @@ class Task:
     weight: str
     scale: str
     x: str
+    offsets: str
     out: str
     rows: str
     channel: str
@@ -59,15 +64,20 @@ class Task:
 Nest = Callable[[Code, Task], None]
 
 
-def function(nest: Nest) -> str:
-    """The module of one kernel: `void run(frame)`, which threads may run at the same time on one frame."""
+def function(nest: Nest, x_bytes: int = 4) -> str:
+    """The module of one kernel: `void run(frame)`, which threads may run at the same time on one frame.
+
+    Args:
+        nest: its loops.
+        x_bytes: of an element of x.
+    """
     code = Code()
     word = {
-        name: code.load("ptr" if name in ("groups", "x", "out") else "i64", code.at("%frame", at, "i64"), 8)
+        name: code.load("ptr" if name in ("groups", "x", "offsets", "out") else "i64", code.at("%frame", at, "i64"), 8)
         for at, name in enumerate(FRAME)
         if name != "next"
     }
-    x_row, out_row = code.times(word["inputs"], 4), code.times(word["outputs"], 4)
+    x_row, out_row = code.times(word["inputs"], x_bytes), code.times(word["outputs"], 4)
     take, work, end = (code.new_label(name) for name in ("take", "work", "end"))
     code.go(take)
     code.label(take)
@@ -81,7 +91,8 @@ def function(nest: Nest) -> str:
     channel = code.times(block, word["block"])
     x = code.at(word["x"], code.times(first, x_row))
     out = code.at(code.at(word["out"], code.times(first, out_row)), channel, "float")
-    nest(code, Task(word, weight, scale, x, out, rows, channel, x_row, out_row))
+    offsets = code.at(word["offsets"], first, "float")
+    nest(code, Task(word, weight, scale, x, offsets, out, rows, channel, x_row, out_row))
     code.go(take)
     code.label(end)
     code.do("ret void")
@@ -89,6 +100,8 @@ def function(nest: Nest) -> str:
     declared = [f"declare {F32} @llvm.fma.v{LANES}f32({F32}, {F32}, {F32})"]
     if "llvm.prefetch" in text:
         declared.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    if DOT_PRODUCT in text:
+        declared.append(f"declare {I32} @{DOT_PRODUCT}({I32}, {I32}, {I32})")
     if PERMUTE in text:
         declared.append(f"declare {F32} @{PERMUTE}({F32}, {I32})")
     return "\n".join([f"define void @run(ptr %frame) {{\n{text}\n}}", *declared, ""])
