@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype, AclFormat
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.numerics.activations import Activation
 from vllm_megamoe.numerics.mx import Elem
 from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.given import Given, Order
+from vllm_megamoe.ops.rejection import rejection
 from vllm_megamoe.ops.settings import Settings
 
 Group = tuple[int, int, int]
@@ -19,21 +21,31 @@ Group = tuple[int, int, int]
 
 
 class PerExpert(Sequence[Tensor]):
-    """A list argument, one entry per expert; an expert's tensor is made when it is asked for.
+    """A list argument, one entry per expert; an expert's bytes are looked at when they are asked for.
 
     Args:
-        given: a tensor for each expert, or a stack of all.
+        given: a tensor for each expert, or a stack of all, plain or formatted.
         stacked: which of the two.
         carrier: dtype that the bytes are read as, None for their own.
+        elements: of each tensor, None to go by the first one.
     """
 
-    __slots__ = ("carrier", "given", "stacked")
+    __slots__ = ("carrier", "elements", "given", "stacked")
 
-    def __init__(self, given: Sequence[Tensor], stacked: bool, carrier: torch.dtype | None = None) -> None:
+    def __init__(
+        self, given: Sequence[Tensor], stacked: bool, carrier: torch.dtype | None = None, elements: int | None = None
+    ) -> None:
         self.given, self.stacked, self.carrier = given, stacked, carrier
+        self.elements = inner(given[0]).numel() if elements is None and len(given) else elements
+
+    def of(self, given: Sequence[Tensor]) -> "PerExpert":
+        """Other tensors of the same kind and size."""
+        return PerExpert(given, self.stacked, self.carrier, self.elements)
 
     def __len__(self) -> int:
-        return len(self.given[0]) if self.stacked else len(self.given)
+        if not self.given:
+            return 0
+        return len(inner(self.given[0])) if self.stacked else len(self.given)
 
     @overload
     def __getitem__(self, expert: int) -> Tensor: ...
@@ -44,16 +56,31 @@ class PerExpert(Sequence[Tensor]):
             return [self[one] for one in range(len(self))[expert]]
         if not 0 <= expert < len(self):
             raise IndexError(expert)
-        tensor = self.given[0][expert] if self.stacked else self.given[expert]
+        tensor = inner(self.given[0])[expert] if self.stacked else inner(self.given[expert])
         return tensor if self.carrier is None else tensor.view(self.carrier)
 
     def addresses(self, experts: Iterable[int]) -> list[int]:
-        """Where the tensors of some experts begin in memory."""
+        """Where the tensors of some experts begin in memory.
+
+        Raises:
+            OperatorError: a tensor was changed in place to another size since it was read.
+        """
         if not self.stacked:
-            return [self.given[expert].data_ptr() for expert in experts]
-        stack = self.given[0]
-        start, size = stack.data_ptr(), stack.stride(0) * stack.element_size()
+            return [self._address(inner(self.given[expert])) for expert in experts]
+        stack = inner(self.given[0])
+        start, size = self._address(stack), stack.stride(0) * stack.element_size()
         return [start + expert * size for expert in experts]
+
+    def _address(self, tensor: Tensor) -> int:
+        if tensor.numel() != self.elements or not tensor.is_contiguous():
+            raise rejection(
+                "weights, scales or biases",
+                f"a tensor {list(tensor.shape)} of strides {tensor.stride()}",
+                f"{self.elements} contiguous elements, as when it was read first",
+                "torch_api.txt, constraints table",
+                "Pass a new tensor, instead of changing the shape of one that an earlier call took.",
+            )
+        return tensor.data_ptr()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ with the same attributes. What is kept holds no weight: it goes with the first o
 import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from operator import call, is_
 from typing import Any
 
 import torch
@@ -37,14 +38,13 @@ class _Known:
     """One layer's.
 
     Attributes:
-        tensors: all of its lists, in order, and where each began in memory.
+        tensors: all of its lists, in order.
         words: everything else that the reading depended on.
         given, routed, shared: as read, without a tensor.
         activation: of the call.
     """
 
     tensors: tuple["weakref.ref[Tensor]", ...]
-    places: list[int]
     words: tuple[Any, ...]
     given: Given
     routed: Experts
@@ -66,21 +66,20 @@ def read_known(arguments: CallArguments, buffer: SymmBuffer, config: Settings) -
     lists = [[tensors_of(getattr(arguments, name)) for name in names] for names in _LISTS]
     flat = [tensor for names in lists for tensors in names for tensor in tensors]
     words = _words(arguments, buffer, config, [len(tensors) for names in lists for tensors in names])
-    if not flat or not all(isinstance(tensor, Tensor) for tensor in flat):
+    if not flat or not isinstance(flat[0], Tensor):
         return _read(arguments, buffer, config)
     held = _known.get(flat[0])
-    if held is None or held.words != words or not _are(held.tensors, flat) or held.places != _places(flat):
-        call = _read(arguments, buffer, config)
+    if held is None or held.words != words or not all(map(is_, map(call, held.tensors), flat)):
+        read = _read(arguments, buffer, config)
         _known[flat[0]] = _Known(
             tuple(weakref.ref(tensor) for tensor in flat),
-            _places(flat),
             words,
-            _bare_given(call.given),
-            _bare(call.routed),
-            None if call.shared is None else _bare(call.shared),
-            call.activation,
+            _bare_given(read.given),
+            _bare(read.routed),
+            None if read.shared is None else _bare(read.shared),
+            read.activation,
         )
-        return call
+        return read
     given = replace(
         held.given,
         x=arguments.x,
@@ -129,19 +128,6 @@ def _words(arguments: CallArguments, buffer: SymmBuffer, config: Settings, lengt
     return (*words, *map(type, words))
 
 
-def _places(tensors: Sequence[Tensor]) -> list[int]:
-    """Where tensors lie in memory, and whether they still lie as they did."""
-    found: list[int] = []
-    for tensor in tensors:
-        held = inner(tensor)
-        found += (held.data_ptr(), held.numel(), held.is_contiguous())
-    return found
-
-
-def _are(references: Sequence["weakref.ref[Tensor]"], tensors: Sequence[Tensor]) -> bool:
-    return all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True))
-
-
 def _read(arguments: CallArguments, buffer: SymmBuffer, config: Settings) -> Call:
     check_kinds(arguments)
     given = read_arguments(arguments)
@@ -166,24 +152,18 @@ def _bare(experts: Experts) -> Experts:
 
 
 def _emptied(weights: Weights) -> Weights:
-    return replace(weights, stored=_same((), weights.stored), scales=_same((), weights.scales), biases=(), source=())
-
-
-def _same(tensors: Sequence[Tensor], like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Other tensors, read as earlier ones were."""
-    return PerExpert(tensors, like.stacked, like.carrier) if isinstance(like, PerExpert) else tensors
+    return replace(weights, **_sides(weights, (), (), ()), source=())
 
 
 def _filled(experts: Experts, l1: list[list[Tensor]], l2: list[list[Tensor]]) -> Experts:
-    return Experts(_with(experts.l1, *l1), _with(experts.l2, *l2), experts.rows)
+    l1_weights = replace(experts.l1, **_sides(experts.l1, *l1), source=l1[0])
+    return Experts(l1_weights, replace(experts.l2, **_sides(experts.l2, *l2), source=l2[0]), experts.rows)
 
 
-def _with(weights: Weights, tensors: list[Tensor], scales: list[Tensor], biases: list[Tensor]) -> Weights:
-    stored = [inner(tensor) for tensor in tensors]
-    return replace(
-        weights,
-        stored=_same(stored, weights.stored),
-        scales=_same(scales, weights.scales),
-        biases=PerExpert(biases, isinstance(weights.stored, PerExpert) and weights.stored.stacked) if biases else (),
-        source=stored,
-    )
+def _sides(
+    weights: Weights, stored: Sequence[Tensor], scales: Sequence[Tensor], biases: Sequence[Tensor]
+) -> dict[str, Any]:
+    """Other tensors in the place of a weight's, its scales' and its biases'."""
+    given = {"stored": stored, "scales": scales, "biases": biases}
+    lists = {name: (getattr(weights, name), tensors) for name, tensors in given.items()}
+    return {name: old.of(new) if isinstance(old, PerExpert) else () for name, (old, new) in lists.items()}

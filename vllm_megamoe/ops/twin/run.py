@@ -61,7 +61,7 @@ def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor
     rows = torch.empty(arrivals.kept, hidden, dtype=family.row_dtype)
     for batch in batches(arrivals.slices()):
         first, last = batch[0][1], batch[-1][2]
-        chosen = order[first:last]
+        chosen = slice(first, last) if arrivals.in_order else order[first:last]
         row_weights = None if weights is None else weights[chosen]
         groups = [(expert, start - first, stop - first) for expert, start, stop in batch]
         rows[first:last] = family.expert_rows(groups, records[chosen], row_weights)
@@ -137,7 +137,7 @@ def run_call(buffer: SymmBuffer, read: Callable[[Settings], Call]) -> tuple[Tens
         session.reject(error)
         raise
     try:
-        met = session.meet(facts_of(call, state.number), journey.routes.counts, len(call.given.x))
+        met = session.meet(lambda: facts_of(call, state.number), journey.routes.counts, len(call.given.x))
         # All ranks look at the same numbers here, so that all of them reject, or none.
         check_product(call.given, buffer, config, call.window, met.tokens, met.received)
         total, received = journey.run(met.counts)
