@@ -56,7 +56,8 @@ class PerExpert(Sequence[Tensor]):
             return [self[one] for one in range(len(self))[expert]]
         if not 0 <= expert < len(self):
             raise IndexError(expert)
-        tensor = inner(self.given[0])[expert] if self.stacked else inner(self.given[expert])
+        held = self._unchanged(inner(self.given[0] if self.stacked else self.given[expert]))
+        tensor = held[expert] if self.stacked else held
         return tensor if self.carrier is None else tensor.view(self.carrier)
 
     def addresses(self, experts: Iterable[int]) -> list[int]:
@@ -66,12 +67,12 @@ class PerExpert(Sequence[Tensor]):
             OperatorError: a tensor was changed in place to another size since it was read.
         """
         if not self.stacked:
-            return [self._address(inner(self.given[expert])) for expert in experts]
-        stack = inner(self.given[0])
-        start, size = self._address(stack), stack.stride(0) * stack.element_size()
+            return [self._unchanged(inner(self.given[expert])).data_ptr() for expert in experts]
+        stack = self._unchanged(inner(self.given[0]))
+        start, size = stack.data_ptr(), stack.stride(0) * stack.element_size()
         return [start + expert * size for expert in experts]
 
-    def _address(self, tensor: Tensor) -> int:
+    def _unchanged(self, tensor: Tensor) -> Tensor:
         if tensor.numel() != self.elements or not tensor.is_contiguous():
             raise rejection(
                 "weights, scales or biases",
@@ -80,7 +81,7 @@ class PerExpert(Sequence[Tensor]):
                 "torch_api.txt, constraints table",
                 "Pass a new tensor, instead of changing the shape of one that an earlier call took.",
             )
-        return tensor.data_ptr()
+        return tensor
 
 
 @dataclass(frozen=True, slots=True)
