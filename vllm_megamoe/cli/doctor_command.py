@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
     packages.cann,
     packages.one_build,
     processor,
+    packages.kernels,
     variables.plugins,
     variables.hccl,
     variables.ours,
