@@ -1,7 +1,7 @@
 """The fused half of vllm-ascend's nightly check of MegaMoe on A5, Kimi-K3's layer made small, beside the formula.
 
 As tests/e2e/nightly/single_node/ops/test_mega_moe.py has it: their loaded weights, their buffer's arguments, their
-`_apply_cann_mega_moe`. Its other half runs kernels that are not here; the formula with the same roundings stands for it.
+`_apply_cann_mega_moe`. Its other half runs kernels that are not here; the same formula in float64 stands for it.
 """
 
 from types import SimpleNamespace
