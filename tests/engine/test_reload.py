@@ -66,6 +66,6 @@ def test_operands_stay_where_they_are(answers: dict[str, Any]) -> None:
 
 
 def test_weights_loaded_in_part_are_named_before_they_are_used(answers: dict[str, Any]) -> None:
-    words = "model.layers.1.mlp.experts: 1 experts were loaded again in part: model.layers.1.mlp.experts.3.down_proj"
+    words = "model.layers.1.mlp.experts: 1 experts were loaded again in part: model.layers.1.mlp.experts.3.gate_proj"
     assert words in answers["half an expert"]
     assert "model.layers.0.self_attn.qkv_proj: loaded again in part" in answers["half a linear"]

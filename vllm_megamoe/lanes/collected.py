@@ -228,6 +228,20 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         """Whether something has come that nobody has taken."""
         return bool(self._tensors or self._arrived)
 
+    def whole(self) -> bool:
+        """Whether all projections are read."""
+        return not self._tensors and not self.missing()
+
+    def complete(self) -> bool:
+        """Whether all projections would be read if their optional tensors did not come any more."""
+        required = {part: self._projection(part).stored.parts for part in self._tensors}
+        lacks = any(
+            each.required and each.name not in self._tensors[part] for part, parts in required.items() for each in parts
+        )
+        coming = {index for part in self._tensors for index in self._indices(part)}
+        found = {index for part in self._arrived for index in self._indices(part)}
+        return not lacks and len(coming | found) == len(self._rows)
+
     def missing(self) -> list[str]:
         """Names of the projections that are not read yet."""
         found = {index for part in self._arrived for index in self._indices(part)}
