@@ -77,9 +77,26 @@ def processor() -> str:
 @cache
 def _llvm() -> Any:
     binding = importlib.import_module("llvmlite.binding")
+    _without_dunders(type(binding.ffi.lib))
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
+
+
+def _without_dunders(library: Any) -> None:
+    """Let llvmlite's library object have no `__dict__`, which it makes up like any function that it is asked for.
+
+    vLLM looks into the `__dict__` of everything that modules hold, each time it starts an engine, and would stop there
+    (vllm 0.32, triton_utils/dispatcher.py, _rebind_kernels).
+    """
+    found = library.__getattr__
+
+    def look_up(self: Any, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return found(self, name)
+
+    library.__getattr__ = look_up
 
 
 @cache
