@@ -22,8 +22,13 @@ def register() -> None:
     _log_through_vllm()
     last_words.install()
     startup.install()
-    if NAME not in quantization.QUANTIZATION_METHODS:
+    methods = quantization.QUANTIZATION_METHODS
+    if NAME not in methods:
         quantization.register_quantization_config(NAME)(MegaMoeConfig)
+        # vLLM takes the first method that claims a checkpoint. vllm-ascend's claims those that name no method, whatever
+        # the user said, and may be registered before ours.
+        methods.remove(NAME)
+        methods.insert(0, NAME)
         return
     # A method of vLLM's own stands in the list alone.
     holder = quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG.get(NAME)

@@ -112,6 +112,20 @@ def test_the_loss_is_what_check_measures_of_the_result(tmp_path: Path, source: P
     assert [layer["weight_rel_err"] for layer in checked(own, "--tokens", "4")["layers"]] == [0, 0]
 
 
+def test_scales_that_never_saturate(tmp_path: Path, source: Path) -> None:
+    """No weight of the original is cut: none is off by more than half a step (2^-4 of itself in E4M3)."""
+    for rule, cut in (("floor", True), ("ceil", False)):
+        converted(source, tmp_path / rule, "--use-case", "a8w8-fp", "--mx-scale", rule)
+        off = []
+        for expert, projection, parts in experts_of(tmp_path / rule):
+            names = ("gate_proj", "up_proj") if projection == "gate_proj" else ("down_proj",)
+            w = np.concatenate([pairs.originals()[f"{expert}.{name}"].double().numpy() for name in names])
+            largest = np.abs(w) > 0.9 * np.abs(w).max()
+            off.append(float((np.abs(plain_fp8(parts) - w) / np.abs(w))[largest].max()))
+        assert (max(off) > 2.0**-4) is cut
+    assert run("convert", str(source), str(tmp_path / "x"), "--use-case", "a8w8-fp", "--mx-scale", "up").exit_code == 2
+
+
 @pytest.mark.parametrize("kind", pairs.QUANTISERS)
 def test_a_quantised_source_loses_nothing(tmp_path: Path, kind: str) -> None:
     folder = pairs.write(tmp_path / "source", kind)

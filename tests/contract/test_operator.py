@@ -35,7 +35,7 @@ def answers(profile: str, checkouts: list[Checkout]) -> Iterator[list[dict[str, 
         pytest.skip(f"no checkout of ops-transformer with the signature of {revision} among OPERATOR=PATH[,PATH]")
     RECORD.versions[f"ops-transformer ({revision})"] = found.commit or str(found.root)
     before = found.files()
-    yield run(profile, ["operator_calls"], ranks=2, operator=found.path_entry)["operator_calls"]
+    yield run(profile, ["operator_calls"], ranks=2, places=[found.path_entry])["operator_calls"]
     assert found.files() == before, "the checkout was written"
 
 

@@ -105,7 +105,7 @@ def layers(llm: Any) -> list[dict[str, Any]]:
                     "rank": state.seat.rank,
                     "buffer": id(module.mega_moe_buffer),
                     "num_max_tokens_per_rank": module.mega_moe_buffer.num_max_tokens_per_rank,
-                    "weights_left": module.w13_weight.numel() + module.w2_weight.numel(),
+                    "weights_left": sum(parameter.numel() for parameter in module.parameters()),
                 }
             )
     return found

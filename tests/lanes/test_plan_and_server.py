@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from lanes.live.tiny_configs import TINY
+from lanes.quantised_cases import FP8, MTP, QUANTISED, Case
 
 from vllm_megamoe.cli.model import read_files
 from vllm_megamoe.cli.report.make import make_report
@@ -26,7 +27,6 @@ COMMON = (
     "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 2048 --max-model-len 128 --skip-tokenizer-init "
     "--enforce-eager"
 )
-MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 2}'"""
 BOTH = "-tp 2 -dp 2 --enable-expert-parallel"
 A3 = """--additional-config '{"megamoe": {"profile": "a3@9.2", "max_padding_overhead": 1000}}'"""
@@ -36,11 +36,15 @@ WITH_DRAFTS = [name for name, config in TINY.items() if any(config.get(key) for 
 
 # What vLLM 0.32 itself rejects on a CPU, in its own words, before the plan is made.
 _MAMBA = "--mamba-block-size can only be set with --enable-prefix-caching"
-NOT_ASKED = {"Ling-2.5, one rank": _MAMBA, "Kimi-K3, one rank": _MAMBA, "Kimi-K3, tensor and data parallel": _MAMBA}
+NOT_ASKED = {
+    "Ling-2.5, one rank": _MAMBA,
+    "Kimi-K3, one rank": _MAMBA,
+    "Kimi-K3, tensor and data parallel": _MAMBA,
+    "modelopt's file, MXFP8": "Unknown ModelOpt quant algo: MXFP8",
+}
 
 QWEN, DEEPSEEK = TINY["Qwen3-MoE"], TINY["DeepSeek-V3"]
 NAMES = [f"model.layers.{i}.mlp.experts" for i in range(5)]
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 TENSORS = {
     "quant_method": "compressed-tensors",
     "format": "float-quantized",
@@ -64,9 +68,6 @@ _SERVED = {
 def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in keys}
 
-
-Case = tuple[dict[str, Any], str]
-"""config.json, and flags beside those that all lines have. A key `hf_quant_config.json` is a file beside it."""
 
 ODDITIES: dict[str, Case] = {
     # A key that is left out has the default of its config class.
@@ -134,6 +135,7 @@ CASES: dict[str, Case] = {
     **{f"{name}, tensor and data parallel": (config, BOTH) for name, config in TINY.items()},
     **{f"{name}, MTP": (TINY[name], MTP) for name in WITH_DRAFTS},
     **ODDITIES,
+    **QUANTISED,
 }
 
 

@@ -158,3 +158,17 @@ def test_packed_bytes_dequantise_as_their_codes() -> None:
     scales = torch.from_numpy(rng.integers(100, 140, (5, 3)).astype(np.uint8))
     stored = torch.from_numpy(codes[:, 0::2] | codes[:, 1::2] << 4)
     assert mx_dequantise_bytes(stored, scales, "e2m1").equal(mx_dequantise(torch.from_numpy(codes), scales, "e2m1"))
+
+
+@pytest.mark.parametrize("elem", ["e4m3", "e5m2", "e2m1"])
+def test_ceil_takes_the_least_scale_that_saturates_nothing(elem: Elem) -> None:
+    random = np.random.default_rng(3)
+    x = (random.standard_normal((200, 32)) * np.exp(random.normal(0, 3, (200, 1)))).astype(ml_dtypes.bfloat16)
+    values = x.astype(np.float64)
+    exponent = np.ceil(np.log2(np.abs(values).max(axis=1) / LARGEST[elem]))
+    codes, scales = mx_quantise(torch.from_numpy(values).bfloat16(), elem, scale="ceil")
+    np.testing.assert_array_equal(scales.numpy()[:, 0], exponent + 127)
+    expected = (values / 2.0 ** exponent[:, None]).astype(np.float32).astype(TYPES[elem])
+    np.testing.assert_array_equal(codes.numpy(), expected.view(np.uint8))
+    floor = mx_quantise(torch.from_numpy(values).bfloat16(), elem)[1].numpy()[:, 0]
+    assert set((scales.numpy()[:, 0] - floor).tolist()) == {0, 1}

@@ -158,8 +158,8 @@ class Comparison:
 
     def _own(self) -> Iterator[Problem]:
         """This package's own format: its operands' dtypes and shapes, byte for byte."""
-        own = OwnLayer.read(self.section or {}, f"{self.tensors.block}.experts")
-        expected = {PARTS[name]: tensor for name, tensor in own.parts.items()}
+        own = OwnLayer.listed(self.section or {}, f"{self.tensors.block}.experts")
+        expected = {PARTS[name]: tensor for name, tensor in own.tensors.items()}
         for number in range(self.want.experts):
             found = self.tensors.experts.get(number, {})
             flat = {(name, part): entry for name, parts in found.items() for part, entry in parts.items()}

@@ -25,6 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.headers import DTYPES
+from vllm_megamoe.checkpoint.names import names_of
+from vllm_megamoe.checkpoint.stored.matrix import Matrix
+from vllm_megamoe.checkpoint.stored.part import Part, anything
 from vllm_megamoe.errors import CheckpointError, ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
 from vllm_megamoe.experts.operands import KINDS, ExpertOperands, from_operands, to_operands
@@ -63,7 +67,7 @@ class OwnLayer:
     source: str = ""
 
     @classmethod
-    def read(cls, section: Mapping[str, Any], name: str) -> "OwnLayer":
+    def listed(cls, section: Mapping[str, Any], name: str) -> "OwnLayer":
         """The entry of a layer.
 
         Raises:
@@ -88,8 +92,36 @@ class OwnLayer:
             cases[0], found["element"], found["hidden"], found["intermediate_hidden"], str(found.get("source", ""))
         )
 
+    @classmethod
+    def of_layer(cls, section: Mapping[str, Any], name: str, num_layers: int | None = None) -> "OwnLayer":
+        """The entry of a layer that vLLM calls `name`, whichever of its names the files use.
+
+        Raises:
+            ConfigError: as `listed`.
+        """
+        blocks = (one.rpartition(".experts.")[0] + ".experts" for one in names_of(f"{name}.0.gate_proj", num_layers))
+        return cls.listed(section, next((block for block in blocks if block in section["layers"]), name))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """As of any stored format: what vLLM's loaders look for behind a projection's name."""
+        names = dict.fromkeys(PARTS[field][1] for field in self.tensors)
+        return tuple(Part(name, tuple(DTYPES.values()), anything) for name in names)
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int, where: str) -> Matrix:
+        """As of any stored format, but operands are whole experts.
+
+        Raises:
+            CheckpointError: always.
+        """
+        del tensors, rows, columns
+        raise CheckpointError(
+            f"{where}: operands of {self.use_case} are no matrix of one projection; expected a reader of whole "
+            "experts. Report this."
+        )
+
     def entry(self) -> dict[str, Any]:
-        """What `read` reads."""
+        """What `listed` reads."""
         return {
             "use_case": self.use_case.value,
             "element": self.element,
@@ -104,7 +136,7 @@ class OwnLayer:
         return _template(self.use_case, self.element, self.hidden, self.intermediate_hidden)
 
     @property
-    def parts(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Field -> the plain tensor of the template that holds the bytes."""
         held = {field: getattr(self.template, field) for field in PARTS}
         return {field: inner(tensor) for field, tensor in held.items() if tensor is not None}
@@ -115,7 +147,7 @@ class OwnLayer:
         Raises:
             CheckpointError: the operands are not of this layer.
         """
-        found = {field: inner(getattr(operands, field)).contiguous() for field in self.parts}
+        found = {field: inner(getattr(operands, field)).contiguous() for field in self.tensors}
         self._check(found, "an expert")
         return found
 
@@ -142,9 +174,9 @@ class OwnLayer:
         return _cut(from_operands([self.operands_of(tensors, where)], self.use_case), hidden, intermediate)
 
     def _check(self, tensors: Mapping[str, Tensor], where: str) -> None:
-        for field in {**self.parts, **tensors}:
+        for field in {**self.tensors, **tensors}:
             name = f"{where}.{'.'.join(PARTS[field])}"
-            like, got = self.parts.get(field), tensors.get(field)
+            like, got = self.tensors.get(field), tensors.get(field)
             if like is None or got is None:
                 what = "is left over" if like is None else "is missing"
                 raise CheckpointError(f"{name} {what}; expected the operands of {self.use_case}. Convert again.")

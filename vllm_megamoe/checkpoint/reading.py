@@ -109,7 +109,7 @@ class StoredLayer:
         """The layer's entry where it is in this package's own format."""
         if not self.want.form.name.startswith(OWN_PREFIX):
             return None
-        return OwnLayer.read(self.section or {}, f"{self.tensors.block}.experts")
+        return OwnLayer.listed(self.section or {}, f"{self.tensors.block}.experts")
 
     def _operands(self, number: int, own: OwnLayer) -> tuple[dict[str, Tensor], int, int, str]:
         projections = self.tensors.experts.get(number, {})

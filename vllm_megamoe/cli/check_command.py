@@ -1,7 +1,10 @@
-"""`vllm-megamoe check`: a checkpoint's experts through the operator, beside the numbers that they stand for."""
+"""`vllm-megamoe check`: a checkpoint's experts through the operator, beside the numbers that they stand for.
+
+With `--backend cann` and no checkpoint: this machine's NPUs beside the twin.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,8 +12,14 @@ from vllm_megamoe import cli
 from vllm_megamoe.cli.plot import check_plot, draw_errors
 from vllm_megamoe.cli.request import megamoe_options
 from vllm_megamoe.cli.show.rows import print_whole
-from vllm_megamoe.cli.show_command import Checkpoint, Json, Layers
+from vllm_megamoe.cli.show_command import Json, Layers
+from vllm_megamoe.errors import ConfigError
 
+_CHECKPOINT = "Folder of a checkpoint, with its weights; none with --backend cann."
+Checkpoint = Annotated[str | None, typer.Argument(help=_CHECKPOINT, show_default=False)]
+_BACKEND = "cpu: a checkpoint on the twin. cann: two of this machine's NPUs beside the twin, a few minutes."
+_REPORT = "The file that --backend cann writes."
+Backend = Annotated[Literal["cpu", "cann"], typer.Option(help=_BACKEND)]
 _AGAINST = "The unquantised original; without it the checkpoint's own numbers."
 Against = Annotated[str | None, typer.Option(help=_AGAINST, show_default=False)]
 UseCase = Annotated[str | None, typer.Option(help="auto, a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp.")]
@@ -26,13 +35,15 @@ vllm-megamoe check ./Qwen3-30B-A3B-w8a8 --against ./Qwen3-30B-A3B --layers 0-3
 
 vllm-megamoe check ./Qwen3-30B-A3B --use-case a8w8-fp --requant allow --plot errors.png
 
+vllm-megamoe check --backend cann
+
 Exit codes: 0 no error is beyond what the formats explain; 1 one is, or a file is malformed; 2 wrong usage, or nothing
-that can be run so.
+that can be run so. With --backend cann: 0 the device does what the twin computes; 1 it does not.
 """
 
 
 def check(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = None,
     against: Against = None,
     use_case: UseCase = None,
     requant: Requant = None,
@@ -40,6 +51,8 @@ def check(
     layers: Layers = None,
     tokens: Tokens = 32,
     plot: Plot = None,
+    backend: Backend = "cpu",
+    report_file: Annotated[Path, typer.Option("--report", help=_REPORT)] = Path("megamoe-device-report.json"),
     json: Json = False,
 ) -> None:
     """Run a checkpoint's experts through the operator and compare: error per layer, worst expert, worst token.
@@ -47,6 +60,17 @@ def check(
     Reads one expert at a time; a large model takes hours, --layers takes some of it.
     """
     options = {"use_case": use_case, "requant": requant, "profile": profile}
+    if backend == "cann":
+        named = [name for name, value in (*options.items(), ("CHECKPOINT", checkpoint), ("layers", layers)) if value]
+        if named:
+            raise ConfigError(
+                f"check --backend cann: {', '.join(named)} given; expected none: it has a layer of its own."
+            )
+        from vllm_megamoe.cli.device_check.command import run as run_device
+
+        raise typer.Exit(run_device(report_file, json=json))
+    if checkpoint is None:
+        raise ConfigError("check: no CHECKPOINT; expected the folder of one, or --backend cann on a host with NPUs.")
     given = megamoe_options(options)
     if plot is not None:
         check_plot(plot)
@@ -56,8 +80,8 @@ def check(
     from vllm_megamoe.plan.options import KEY, Options
 
     original = open_checkpoint(against, layers) if against is not None else None
-    report = run(open_checkpoint(checkpoint, layers), original, Options.parse({KEY: given}), tokens)
-    print_whole(report.model_dump_json(indent=2)) if json else show(report)
-    if plot is not None and report.layers:
-        draw_errors(report, plot)
-    raise typer.Exit(cli.OK if report.holds else cli.REJECTED)
+    found = run(open_checkpoint(checkpoint, layers), original, Options.parse({KEY: given}), tokens)
+    print_whole(found.model_dump_json(indent=2)) if json else show(found)
+    if plot is not None and found.layers:
+        draw_errors(found, plot)
+    raise typer.Exit(cli.OK if found.holds else cli.REJECTED)

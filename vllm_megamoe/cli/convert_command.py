@@ -16,6 +16,7 @@ Target = Annotated[Path, typer.Argument(help="New folder, or that of the same co
 UseCase = Annotated[
     str, typer.Option(help="a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp; naming it consents.")
 ]
+MxScale = Annotated[str, typer.Option(help="floor as the operator's own, or ceil, which never saturates (MX).")]
 
 EPILOG = """\
 Example: vllm-megamoe convert ./Qwen3-30B-A3B ./Qwen3-30B-A3B-a8w8 --use-case a8w8-int --profile a3@9.1
@@ -34,6 +35,7 @@ def convert(
     use_case: UseCase,
     profile: Profile = None,
     layers: Layers = None,
+    mx_scale: MxScale = "floor",
     json: Json = False,
 ) -> None:
     """Convert a checkpoint's experts into the package's own format, which is loaded without a conversion.
@@ -43,6 +45,8 @@ def convert(
     given = megamoe_options({"use_case": use_case, "requant": "allow", "profile": profile})
     if use_case == "auto":
         raise typer.BadParameter("auto; expected the use case by name, which is consent.", param_hint="--use-case")
+    if mx_scale not in ("floor", "ceil"):
+        raise typer.BadParameter(f"{mx_scale!r}; expected floor or ceil.", param_hint="--mx-scale")
     from vllm_megamoe.cli.checkpoint.check_text import print_converted
     from vllm_megamoe.cli.checkpoint.converting import convert as run
     from vllm_megamoe.cli.checkpoint.opened import open_checkpoint
@@ -54,5 +58,5 @@ def convert(
     if opened.survey.problems:
         print_problems(make_console(), [str(problem) for problem in opened.survey.problems])
         raise typer.Exit(cli.REJECTED)
-    report = run(opened, target, Options.parse({KEY: given}))
+    report = run(opened, target, Options.parse({KEY: given}), "ceil" if mx_scale == "ceil" else "floor")
     print_whole(report.model_dump_json(indent=2)) if json else print_converted(report)

@@ -1,6 +1,6 @@
 """The operands of a layer's experts, filled one expert at a time, and filled again in the memory that they have."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -64,15 +64,31 @@ class Slots:
             LayoutError: it is of another kind or size than the first one.
         """
         target = fitted(experts, self.use_case, *self._sizes, self._dtype)
-        if target.likeness != (self._likeness or target.likeness):
+        (made,) = to_operands(target, self.use_case)
+        self._place(slot, made, target.likeness, (target.hidden, target.intermediate))
+
+    def put_operands(self, slot: int, made: ExpertOperands, sizes: tuple[int, int]) -> None:
+        """Copy operands that are of the use case already, as the package's own format stores them.
+
+        Args:
+            slot: of the rank's experts.
+            made: of one expert; their memory stays the caller's.
+            sizes: hidden and intermediate_hidden of the operands.
+
+        Raises:
+            LayoutError: they are of another kind or size than the first ones.
+        """
+        copies = {name: one.clone() for name in _NAMES if (one := getattr(made, name)) is not None}
+        self._place(slot, replace(made, **copies), f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}", sizes)
+
+    def _place(self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int]) -> None:
+        if likeness != (self._likeness or likeness):
             raise LayoutError(
-                f"expert {slot} becomes {target.likeness}, those before it {self._likeness}; expected experts of one "
+                f"expert {slot} becomes {likeness}, those before it {self._likeness}; expected experts of one "
                 "kind and size. Convert the experts of each layer by themselves."
             )
-        (made,) = to_operands(target, self.use_case)
         if not self._filled:
-            self._likeness = target.likeness
-            self._sizes = (target.hidden, target.intermediate)
+            self._likeness, self._sizes = likeness, sizes
             if self._stacked or inner(made.l1).device.type == "cpu":
                 self._make_stacks(made)
         home = self._slots[slot]

@@ -24,7 +24,7 @@ from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Ki
 from vllm_megamoe.experts.operands import KINDS
 from vllm_megamoe.layout.packing import pack_e2m1, unpack_e2m1
 from vllm_megamoe.numerics.int8 import Bits, quantise_weight
-from vllm_megamoe.numerics.mx import Elem, decode, encode, mx_dequantise_bytes, mx_quantise
+from vllm_megamoe.numerics.mx import Elem, MxScale, decode, encode, mx_dequantise_bytes, mx_quantise
 from vllm_megamoe.profiles.use_cases import UseCase
 
 
@@ -93,8 +93,8 @@ def _to_int(bits: Bits) -> Callable[[Experts], Experts]:
     return step
 
 
-def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
-    """Groups of 32 along the input, by the operator's own rule for activations.
+def to_mx(elem: Elem, scale: MxScale = "floor") -> Callable[[Experts], Experts]:
+    """Groups of 32 along the input, by the operator's own rule for activations; `ceil` for weights that never saturate.
 
     numerics.mx: the exponent of the group's largest magnitude, codes half even and saturating. What is no BF16 is not
     made one first, as the kernel does with activations: that would round twice.
@@ -102,7 +102,7 @@ def _to_mx(elem: Elem) -> Callable[[Experts], Experts]:
 
     def codes(w: Tensor) -> tuple[Tensor, Tensor]:
         """[E, N, K] -> codes and scales, each with E and N in front."""
-        codes, scales = mx_quantise(w.flatten(0, 1), elem, "kernel" if w.dtype == torch.bfloat16 else "spec")
+        codes, scales = mx_quantise(w.flatten(0, 1), elem, "kernel" if w.dtype == torch.bfloat16 else "spec", scale)
         stored = pack_e2m1(codes) if elem == "e2m1" else codes
         return stored.view(*w.shape[:2], -1), scales.view(*w.shape[:2], -1)
 
@@ -122,7 +122,7 @@ STEPS: dict[tuple[Kind, Kind], Callable[[Experts], Experts]] = {
     ("e2m1", "e4m3"): _e2m1_as_e4m3,
     **{(kind, "dense"): _values for kind in ("int8", "int4", "e4m3", "e2m1")},
     **{(kind, "int8"): _to_int(8) for kind in ("dense", "e4m3", "e2m1")},
-    **{(kind, "e4m3"): _to_mx("e4m3") for kind in ("dense", "int8", "int4")},
+    **{(kind, "e4m3"): to_mx("e4m3") for kind in ("dense", "int8", "int4")},
     ("dense", "int4"): _to_int(4),
-    ("dense", "e2m1"): _to_mx("e2m1"),
+    ("dense", "e2m1"): to_mx("e2m1"),
 }

@@ -74,6 +74,13 @@ class Lane(Protocol):
         None where there is none.
         """
 
+    def answering_config(self, inner: Any) -> Any:
+        """Who answers what the platform asks the quantisation config beyond vLLM's own questions; None for nobody.
+
+        Args:
+            inner: see `inner_config`.
+        """
+
     def layer_method(self, layer: Any, prefix: str, config: "MegaMoeConfig") -> Any:
         """The method of a layer without experts; None leaves the choice to vLLM. Called while the model is built.
 

@@ -14,8 +14,10 @@ from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 
-from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
-from vllm_megamoe.checkpoint.recognise import experts_format
+from vllm_megamoe.checkpoint.formats import BF16, OWN_PREFIX, ExpertsFormat
+from vllm_megamoe.checkpoint.own import OwnLayer
+from vllm_megamoe.checkpoint.recognise import experts_format, source_section
+from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes import Lane, running_lane
@@ -49,9 +51,16 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
     plan = live.confirmed()
     state.set_finder(_find)
-    stored = stored_of(plan.facts.experts_format.name, config.section)
+    stored = _stored(plan.facts.name, plan.facts.experts_format, config)
     method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
     return method
+
+
+def _stored(name: str, form: ExpertsFormat, config: MegaMoeConfig) -> Stored:
+    """How the checkpoint stores a layer's experts."""
+    if config.section is not None and form.name.startswith(OWN_PREFIX):
+        return OwnLayer.of_layer(config.section, name)
+    return stored_of(form.name, source_section(config.section))
 
 
 def _carried(config: MegaMoeConfig, vllm_config: Any, lane: Lane) -> Carried:

@@ -21,6 +21,8 @@ from vllm.model_executor.layers.fused_moe.config import (
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
 
+from vllm_megamoe.checkpoint.own import OwnLayer
+from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
@@ -174,16 +176,22 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self._kept_in = params_dtype, torch.empty(0).device
         load_format = get_current_vllm_config().load_config.load_format
         self._dummy = load_format == "dummy"
-        layer.mega_moe_experts = ExpertStream(
-            layer.layer_name,
-            self.stored,
-            hidden_size,
-            intermediate_size_per_partition,
-            own_experts(layer),
-            expert_name(layer),
-            finish=lambda slot, experts: self._routed().put(slot, experts),
-            check=self._check_kept,
-        )
+        sizes, ids, called = (hidden_size, intermediate_size_per_partition), own_experts(layer), expert_name(layer)
+        name, stored = layer.layer_name, self.stored
+        if isinstance(stored, OwnLayer):
+            layer.mega_moe_experts = OwnStream(
+                name, stored, *sizes, ids, called, finish=lambda slot, held: self._routed().put_own(slot, stored, held)
+            )
+        else:
+            layer.mega_moe_experts = ExpertStream(
+                name,
+                stored,
+                *sizes,
+                ids,
+                called,
+                finish=lambda slot, experts: self._routed().put(slot, experts),
+                check=self._check_kept,
+            )
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
 

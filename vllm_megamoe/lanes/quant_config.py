@@ -15,7 +15,7 @@ from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_qu
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from vllm_megamoe.checkpoint.recognise import SIDE_FILES
+from vllm_megamoe.checkpoint.recognise import SIDE_FILES, is_own, source_section
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import running_lane
 
@@ -26,6 +26,15 @@ logger = logging.getLogger(__name__)
 
 NAME = "megamoe"
 _KEYS = {"quant_method"}
+_OWN = {"answering", "inner", "_packed_modules_mapping"}
+
+UNUSED_SUFFIXES = (
+    *(f".{part}_proj.kv_cache_{number}" for part in "kv" for number in ("scale", "offset")),
+    *(f".fa_{part}.{number}" for part in "qkv" for number in ("scale", "offset")),
+    *(f".indexer.{part}_rot" for part in "qk"),
+)
+"""msModelSlim's tensors of a quantised KV cache (C8), attention (FAKQuant) and indexer, beside whose codes are none:
+vllm-ascend 0.30.0rc2, quantization/configs/modelslim_config.py, get_cache_scale_mapper."""
 
 
 class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
@@ -47,7 +56,18 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         super().__init__()
 
     def get_name(self) -> str:
-        return NAME
+        """Ours; where the platform's code asks for names of its own, that of the config which answers for us."""
+        answers = self.inner is not None and self.answering is self.inner
+        return str(self.inner.get_name()) if answers and self.inner is not None else NAME
+
+    def __getattr__(self, name: str) -> Any:
+        """What the platform's code asks its own configs for, and vLLM none (Lane.answering_config)."""
+        known = self.__dict__
+        # Without a section this object is still being made, or unpickled.
+        answering = None if name.startswith("__") or "section" not in known or name in _OWN else self.answering
+        if answering is None:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(answering, name)
 
     @classmethod
     def get_min_capability(cls) -> int:
@@ -64,7 +84,8 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MegaMoeConfig":
-        unknown = sorted(set(config) - _KEYS) if config.get("quant_method") == NAME else []
+        bare = config.get("quant_method") == NAME and not is_own(config)
+        unknown = sorted(set(config) - _KEYS) if bare else []
         if unknown:
             raise ConfigError(
                 f"quantization_config with quant_method {NAME!r} has unknown keys {unknown}; expected quant_method "
@@ -96,10 +117,18 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
             lane = running_lane()
         except ConfigError:
             return None
-        made: QuantizationConfig | None = lane.inner_config(self.section, self.side_files)
+        made: QuantizationConfig | None = lane.inner_config(source_section(self.section), self.side_files)
         if made is not None:
             made.packed_modules_mapping = self._packed_modules_mapping
         return made
+
+    @functools.cached_property
+    def answering(self) -> Any:
+        """See Lane.answering_config; None on a platform without a lane."""
+        try:
+            return running_lane().answering_config(self.inner)
+        except ConfigError:
+            return None
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
         if self.inner is not None:
@@ -123,10 +152,13 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         return (QuantizationConfig if self.inner is None else self.inner).get_cache_scale_mapper()
 
     def get_checkpoint_weight_mapper(self) -> Any:
-        """No tensor is left out: vLLM's default drops every `g_idx`, which tells the group of each input (GPTQ)."""
+        """What is left out of the checkpoint: scales of a quantised KV cache where no class uses them.
+
+        Not every `g_idx`, as vLLM's default has it: it tells the group of each input of an expert (GPTQ).
+        """
         from vllm.model_executor.models.utils import WeightsMapper
 
-        return WeightsMapper()
+        return WeightsMapper(orig_to_new_suffix=dict.fromkeys(UNUSED_SUFFIXES) if self.inner is None else {})
 
     @property
     def _ignore_unexpected_suffixes(self) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def before_platform(vllm_config: Any) -> None:
         wrong = list(dict.fromkeys([*wrong, *contradictions]))
     engine = _engine_or_refusal(vllm_config, options, wrong, own_rows=lane is not None and lane.OWN_ROWS)
     facts = read_served(vllm_config)
+    for warning in facts.warnings:
+        logger.warning("megamoe: %s", warning)
     for note in facts.notes:
         logger.info("megamoe: %s", note)
     speculation = read_speculation(vllm_config.speculative_config)

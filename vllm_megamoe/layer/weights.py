@@ -1,10 +1,12 @@
 """A layer's experts as operands, as its plan says: routed ones as they arrive, a shared MLP cut to their width."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.own import OwnLayer
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts
 from vllm_megamoe.experts.convert import in_halves
@@ -33,6 +35,28 @@ class RoutedWeights:
         if self._plan.facts.gate_up_interleaved:
             experts = _deinterleaved(experts, self._plan.facts.name)
         self._slots.put(slot, experts)
+
+    def put_own(self, slot: int, own: OwnLayer, tensors: Mapping[str, Tensor]) -> None:
+        """One expert in the package's own format: its operands are copied as they are where their sizes are the plan's.
+
+        Elsewhere (another padding, a device that keeps formats itself) they are laid out anew, from the same numbers.
+
+        Args:
+            slot: of the rank's experts.
+            own: the layer's entry.
+            tensors: field of ExpertOperands -> as the files hold it.
+
+        Raises:
+            CheckpointError: a tensor is not what the entry says.
+        """
+        sizes, name = self._plan.padding, f"{self._plan.facts.name}.{slot}"
+        if self._device.type == "cpu" and (own.hidden, own.intermediate_hidden) == (
+            sizes.hidden,
+            sizes.intermediate_hidden,
+        ):
+            self._slots.put_operands(slot, own.operands_of(tensors, name), (own.hidden, own.intermediate_hidden))
+        else:
+            self.put(slot, own.experts_of(tensors, sizes.hidden_was, sizes.intermediate_was, name))
 
     def fill_dummy(self) -> None:
         """Small random numbers, the same expert in every slot: what vLLM's `--load-format dummy` does to weights."""

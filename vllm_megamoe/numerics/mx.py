@@ -89,7 +89,14 @@ NAN_SCALE = 0xFF
 _SPECIAL = 255  # biased exponent of Inf and NaN
 
 
-def mx_quantise(x: Tensor, elem: Elem, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
+MxScale = Literal["floor", "ceil"]
+"""Whether a group's scale is the exponent of its largest magnitude, which may saturate, or the next one where it would.
+
+The operator's own quantiser and msModelSlim take `floor`; llm-compressor and ModelOpt take the other for weights.
+"""
+
+
+def mx_quantise(x: Tensor, elem: Elem, rule: Rule = "kernel", scale: MxScale = "floor") -> tuple[Tensor, Tensor]:
     """bfloat16 or float32 [R, K] -> uint8 codes [R, K], uint8 E8M0 scales [R, ceil(K / 32)].
 
     With e the biased exponent of the group's largest magnitude: 255 (Inf or NaN in the group) gives scale 0xFF and NaN
@@ -104,6 +111,9 @@ def mx_quantise(x: Tensor, elem: Elem, rule: Rule = "kernel") -> tuple[Tensor, T
     exponent = _biased_exponents(values).amax(dim=2)
     special = exponent == _SPECIAL
     byte = (exponent - EMAX[elem]).clamp(min=0)
+    if scale == "ceil":
+        most = e8m0_value(byte.clamp(max=_SPECIAL - 1).to(torch.uint8)) * MAX_VALUE[elem]
+        byte = byte + (values.abs().amax(dim=2) > most).to(byte.dtype)
     # 2^(127 - byte), the reciprocal of the scale. Exact: a product by a power of two that stays in range.
     multiplier = e8m0_value((254 - byte).to(torch.uint8))
     if rule == "kernel":

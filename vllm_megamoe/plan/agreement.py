@@ -31,7 +31,7 @@ class Agreement:
     """
 
     communicator: Communicator = "main"
-    use_cases: frozenset[UseCase] | None = None
+    use_cases: tuple[UseCase, ...] | None = None
     most_rows: int | None = None
     receive_factor: int = 1
 
@@ -40,11 +40,11 @@ ALONE = Agreement()
 """A layer that needs not look at others."""
 
 
-def _by_dispatch() -> tuple[frozenset[UseCase], ...]:
-    found: dict[object, set[UseCase]] = {}
+def _by_dispatch() -> tuple[tuple[UseCase, ...], ...]:
+    found: dict[object, list[UseCase]] = {}
     for case, facts in USE_CASES.items():
-        found.setdefault((facts.dispatch_quant_mode, facts.dispatched), set()).add(case)
-    return tuple(map(frozenset, found.values()))
+        found.setdefault((facts.dispatch_quant_mode, facts.dispatched), []).append(case)
+    return tuple(map(tuple, found.values()))
 
 
 ALIKE = _by_dispatch()
@@ -70,7 +70,7 @@ def agree(layers: Sequence[MoeFacts], profile: Profile, options: Options, dtype:
     return found | {layer.name: Agreement("main", own) for layer in drafts}
 
 
-def common_use_cases(ways: Sequence[Ways]) -> frozenset[UseCase] | None:
+def common_use_cases(ways: Sequence[Ways]) -> tuple[UseCase, ...] | None:
     """Use cases of one dispatched type that hold all layers: those of the layers' first choices where these agree, else
     with the smallest loss and the fewest bytes. None where no type has a way for all."""
     if not all(ways):
@@ -78,7 +78,7 @@ def common_use_cases(ways: Sequence[Ways]) -> frozenset[UseCase] | None:
     natural = {next(group for group in ALIKE if next(iter(each)) in group) for each in ways}
     if len(natural) == 1:
         return next(iter(natural))
-    fitting = [group for group in ALIKE if all(group & set(each) for each in ways)]
+    fitting = [group for group in ALIKE if all(set(group) & set(each) for each in ways)]
     return min(fitting, key=lambda group: (_loss(ways, group), _bits(ways, group)), default=None)
 
 

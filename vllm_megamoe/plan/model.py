@@ -4,7 +4,8 @@ What differs between both callers ends here: each hands over the config as a map
 line changes, or vLLM's `hf_config.to_dict()`), the side files, and what speculation loads.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +17,13 @@ from vllm_megamoe.checkpoint.recognise import (
     formats_of,
     section_of,
     surely_quantised,
+    unlisted,
 )
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.read_config.defaults import TABLE, installed_defaults, renamed_keys, with_defaults
 from vllm_megamoe.plan.read_config.reader import architecture_of, is_known, num_layers_of, read_layers
+from vllm_megamoe.plan.screen import number_runs
 
 OWN_LAYERS = ("mtp", "dspark")
 """Methods that load layers of the target's checkpoint where no draft model is named (SpeculativeConfig, vLLM 0.32)."""
@@ -76,6 +79,7 @@ class ModelFacts:
         known: whether a table or a registered function reads this architecture, not common key names alone.
         drafts_left_out: draft layers of the checkpoint that nobody loads.
         notes: sentences about what is worth knowing and violates nothing.
+        warnings: sentences about what was taken for granted, which a server says louder.
     """
 
     architecture: str
@@ -84,6 +88,7 @@ class ModelFacts:
     known: bool
     drafts_left_out: int = 0
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def read_model(
@@ -104,6 +109,7 @@ def read_model(
     layers = read_layers(whole, _formats(whole, side_files, known))
     own = speculative is not None and speculative.loads_own_layers
     served = tuple(layer for layer in layers if own or not layer.draft)
+    warnings = tuple(_unlisted(whole, side_files, served)) if known else ()
     notes = [*_about_names(config, bool(layers), known), *_about_defaults(config, whole, source, layers)]
     if speculative is not None and speculative.draft is not None:
         drafts, more = _draft_model(speculative, speculative.draft)
@@ -118,7 +124,23 @@ def read_model(
         known=known,
         drafts_left_out=sum(layer.draft for layer in layers) if not own else 0,
         notes=tuple(notes),
+        warnings=warnings,
     )
+
+
+def _unlisted(config: Mapping[str, Any], side_files: SideFiles, layers: Iterable[MoeFacts]) -> Iterator[str]:
+    """Layers whose experts a description of every tensor leaves out, told once for a prefix.
+
+    What msModelSlim does not list it has not quantised (often MTP layers).
+    """
+    absent: dict[str, list[MoeFacts]] = {}
+    for layer in layers:
+        if layer.experts_format == BF16 and unlisted(config, side_files, layer.name):
+            absent.setdefault(re.sub(r"(layers|blocks)\.\d+\.", r"\1.N.", layer.name), []).append(layer)
+    for prefix, some in absent.items():
+        numbers = number_runs(layer.index for layer in some)
+        where = f"{prefix} (N = {numbers})" if numbers else ", ".join(layer.name for layer in some)
+        yield f"The quantisation's description does not list the experts of {where}: they are read as BF16."
 
 
 def _with_defaults(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:

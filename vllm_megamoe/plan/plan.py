@@ -143,20 +143,17 @@ def _in_the_way(
     first: Sequence[LayerPlan], others: Sequence[LayerPlan], profile: Profile, options: Options, dtype: str
 ) -> Violation:
     mine, theirs = first[0].buffer, others[0].buffer
-    differences = [
-        f"{name} {getattr(theirs, name)} instead of {getattr(mine, name)}"
-        for name in type(mine).__dataclass_fields__
-        if getattr(theirs, name) != getattr(mine, name)
-    ]
+    fields = [name for name in type(mine).__dataclass_fields__ if getattr(theirs, name) != getattr(mine, name)]
+    differences = [f"{name} {getattr(theirs, name)} instead of {getattr(mine, name)}" for name in fields]
     kind = "draft layer" if others[0].facts.draft else "layer"
     kinds = f"{kind}{'s' if len(others) > 1 else ''} {layer_numbers(others)} ({_as_run(others)})"
     got = f"{kinds} with {', '.join(differences)} on the communicator of {_named(first)} ({_as_run(first)})"
     expected = "one operator configuration per communicator (operator_readme.txt, consistency constraints)"
     consented = options.model_copy(update={"requant": "allow", "use_case": "auto"})
     layers = {plan.facts.experts_format: plan.facts for plan in (*first, *others)}.values()
-    if options.requant != "allow" and common_use_cases(
-        [allowed_ways(layer, profile, consented, dtype) for layer in layers]
-    ):
+    ways = [allowed_ways(layer, profile, consented, dtype) for layer in layers]
+    by_type_alone = set(fields) <= {"dispatch_quant_mode", "dispatch_quant_out_dtype"}
+    if options.requant != "allow" and by_type_alone and common_use_cases(ways):
         remedy = 'Add "requant": "allow" to the megamoe options: with a loss one type holds all of these layers.'
     elif others[0].facts.draft:
         remedy = "Serve without the draft model (drop --speculative-config)."

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from cli.command import run
 
 from vllm_megamoe.cli.device_check import command
 from vllm_megamoe.cli.device_check.agreement import worst_token
@@ -76,3 +77,16 @@ def test_the_worst_token_is_measured_against_its_own_row() -> None:
     want = torch.tensor([[100.0, 0.0], [1.0, 0.0]])
     assert worst_token(want + torch.tensor([[1.0, 0.0], [0.1, 0.0]]), want) == (1, pytest.approx(0.1))
     assert worst_token(torch.tensor([[float("nan"), 0.0], [1.0, 0.0]]), want) == (0, float("inf"))
+
+
+def test_the_command_line_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(command, "run", lambda report, *, json: called.append((report, json)) or 1)
+    found = run("check", "--backend", "cann", "--report", str(tmp_path / "r.json"), "--json")
+    assert found.exit_code == 1
+    assert called == [(tmp_path / "r.json", True)]
+    for arguments, words in ((["./model", "--backend", "cann"], "CHECKPOINT given"), (["--json"], "no CHECKPOINT")):
+        found = run("check", *arguments)
+        assert found.exit_code == 2
+        assert words in found.stderr
+    assert len(called) == 1

@@ -13,6 +13,7 @@ from contract.support import engine
 from contract.support.boundary import Boundary
 from contract.support.cases import CASES, EXPERTS, HIDDEN, LIMIT, Case
 from contract.support.values import rows_for
+from contract.support.weights import checkpoint
 
 if TYPE_CHECKING:
     from contract.support.rank import Rank
@@ -35,7 +36,7 @@ def run(rank: "Rank") -> dict[str, Any]:
     config = _config(case, rank, tensor_parallel, dp_rank)
     engine.start_worker(config, rank.number % tensor_parallel, rank.meeting_point)
     block = engine.build_block(config)
-    engine.load(block, case.checkpoint())
+    engine.load(block, checkpoint(case))
     engine.finish_loading(config, block)
     answer: dict[str, Any] = {"rows": {}, "sequence parallel": block.experts.moe_config.is_sequence_parallel}
     for step in STEPS:

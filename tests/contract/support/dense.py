@@ -2,13 +2,14 @@
 
 import torch
 from contract.support.cases import TOPK, Case
+from contract.support.weights import Projection, gate, projections
 from torch import Tensor
 from torch.nn.functional import silu
 
 
-def mlp(x: Tensor, weights: dict[str, Tensor], home: str) -> Tensor:
+def mlp(x: Tensor, weights: dict[str, Projection]) -> Tensor:
     """One expert: down(silu(gate x) * up x), rows [T, H]."""
-    gate, up, down = (weights[f"{home}.{name}_proj.weight"].double() for name in ("gate", "up", "down"))
+    gate, up, down = (weights[name].values for name in ("gate", "up", "down"))
     return (silu(x @ gate.t()) * (x @ up.t())) @ down.t()
 
 
@@ -17,12 +18,12 @@ def dense(case: Case, rows: Tensor) -> Tensor:
 
     The factor of a case multiplies the routed part alone.
     """
-    weights, x = dict(case.checkpoint()), rows.double()
-    scores = (x @ weights["gate.weight"].double().t()).softmax(-1).topk(TOPK)
+    x, homes = rows.double(), case.homes
+    scores = (x @ gate().double().t()).softmax(-1).topk(TOPK)
     share = scores.values / scores.values.sum(-1, keepdim=True)
     y = torch.zeros_like(x)
     for expert in scores.indices.unique().tolist():
         token, place = (scores.indices == expert).nonzero(as_tuple=True)
-        y[token] += share[token, place, None] * mlp(x[token], weights, f"experts.{expert}")
+        y[token] += share[token, place, None] * mlp(x[token], projections(case, *homes[expert]))
     y *= case.scaling
-    return y + mlp(x, weights, "shared_experts") if case.shared else y
+    return y + mlp(x, projections(case, *homes[-1])) if case.shared else y

@@ -86,10 +86,10 @@ DEEPSEEK = {
 def model_of(case: "Case") -> Model:
     """The model that a case's layer is of."""
     if not case.shared:
-        return Model(intermediate=case.intermediate)
+        return Model(intermediate=case.intermediate, description=case.description)
     experts = {"n_routed_experts": Model.experts, "n_shared_experts": case.shared}
     changes = DEEPSEEK | experts | {"routed_scaling_factor": case.scaling}
-    return Model(intermediate=case.intermediate, changes=changes)
+    return Model(intermediate=case.intermediate, description=case.description, changes=changes)
 
 
 def make_config(folder: Path, *, quantization: str | None = None, tokens: int = 1024, **options: Any) -> Any:

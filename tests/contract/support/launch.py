@@ -22,7 +22,7 @@ from vllm_megamoe.simulator.install import path_entry
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS, ROOT = HERE.parent, HERE.parents[1]
-BASE, OPERATOR = (HERE / "stand_ins" / name for name in ("base", "operator"))
+BASE, OPERATOR, ENGINE = (HERE / "stand_ins" / name for name in ("base", "operator", "engine"))
 RUN_LIMIT_S = 600.0
 
 # Variables of the caller's that would change what vLLM or the simulator do.
@@ -54,22 +54,28 @@ class Record:
 RECORD = Record()
 
 
-def environment(npu: str, more: Mapping[str, str] | None = None, operator: Path = OPERATOR) -> dict[str, str]:
+def environment(
+    npu: str, more: Mapping[str, str] | None = None, places: Sequence[Path] = (OPERATOR,)
+) -> dict[str, str]:
     """The environment of a process with a simulated NPU, such as "a3@9.2".
 
     Args:
         npu: product and revision.
         more: further variables.
-        operator: the folder that has the package `cann_ops_transformer`; nothing is written there.
+        places: folders of packages, one of which is `cann_ops_transformer`; nothing is written into one of others.
     """
-    path = os.pathsep.join([path_entry(), str(BASE), str(operator), str(TESTS), str(ROOT)])
+    path = os.pathsep.join([path_entry(), str(BASE), *map(str, places), str(TESTS), str(ROOT)])
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    fixed = _FIXED if operator == OPERATOR else _FIXED | {"PYTHONDONTWRITEBYTECODE": "1"}
+    fixed = _FIXED if OPERATOR in places else _FIXED | {"PYTHONDONTWRITEBYTECODE": "1"}
     return kept | fixed | {"PYTHONPATH": path, SIMULATED_NPU.name: npu} | dict(more or {})
 
 
 def run(
-    npu: str, scenes: Sequence[str], ranks: int = 1, more: Mapping[str, str] | None = None, operator: Path = OPERATOR
+    npu: str,
+    scenes: Sequence[str],
+    ranks: int = 1,
+    more: Mapping[str, str] | None = None,
+    places: Sequence[Path] = (OPERATOR,),
 ) -> dict[str, list[Any]]:
     """Go through the scenes; return the answers of each scene, one a rank. Other arguments: see `environment`.
 
@@ -79,7 +85,7 @@ def run(
     start = monotonic()
     with tempfile.TemporaryDirectory(prefix="contract-") as name:
         folder = Path(name)
-        processes = [_start(environment(npu, more, operator), scenes, rank, ranks, folder) for rank in range(ranks)]
+        processes = [_start(environment(npu, more, places), scenes, rank, ranks, folder) for rank in range(ranks)]
         try:
             _wait(processes, folder)
         finally:

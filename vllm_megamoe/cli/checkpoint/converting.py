@@ -25,8 +25,11 @@ from vllm_megamoe.cli.checkpoint.opened import Opened, plans_of, progress
 from vllm_megamoe.cli.checkpoint.run_expert import weights_of
 from vllm_megamoe.cli.checkpoint.schema import ConvertedLayer, ConvertReport
 from vllm_megamoe.errors import CheckpointError, ConfigError
+from vllm_megamoe.experts.canonical import Experts, MxExperts
 from vllm_megamoe.experts.convert import fitted
-from vllm_megamoe.experts.operands import to_operands
+from vllm_megamoe.experts.operands import KINDS, to_operands
+from vllm_megamoe.experts.steps import to_mx
+from vllm_megamoe.numerics.mx import EMAX, MxScale
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
@@ -88,13 +91,14 @@ class Journal:
         return file.name in self.files and file.is_file()
 
 
-def convert(opened: Opened, target: Path, options: Options) -> ConvertReport:
+def convert(opened: Opened, target: Path, options: Options, mx_scale: MxScale = "floor") -> ConvertReport:
     """Convert the layers that were asked for.
 
     Args:
         opened: the source.
         target: a new folder, or that of the same conversion that was ended.
         options: use case and profile; consent is given by naming the use case.
+        mx_scale: how weights that are no MX yet get their scales.
 
     Raises:
         ConfigError: a layer cannot become the use case, or the folder cannot be used.
@@ -104,9 +108,9 @@ def convert(opened: Opened, target: Path, options: Options) -> ConvertReport:
         raise ConfigError(f"{target}: the source itself; expected another folder.")
     plans = plans_of(opened.layers, options)
     _room(opened, target)
-    journal = Journal.open(target, _identity(opened, options))
+    journal = Journal.open(target, _identity(opened, options, mx_scale))
     journal.save()
-    done = [_layer(opened, layer, plans[layer.name], target, journal) for layer in opened.layers]
+    done = [_layer(opened, layer, plans[layer.name], mx_scale, target, journal) for layer in opened.layers]
     moved = {entry.name for layer in opened.layers for entry in opened.survey.layers[layer.name].routed}
     where = {name: file for layer in journal.layers.values() for name, file in layer["where"].items()}
     where |= _keep(opened, moved, target, journal)
@@ -120,11 +124,11 @@ def convert(opened: Opened, target: Path, options: Options) -> ConvertReport:
     return ConvertReport(source=opened.model.name, target=str(target), bytes=total, layers=tuple(done))
 
 
-def _identity(opened: Opened, options: Options) -> str:
+def _identity(opened: Opened, options: Options, mx_scale: MxScale) -> str:
     """Of the source's files and of what was asked for."""
     entries = sorted(opened.survey.headers.entries.values())
     said = [opened.files.config, opened.files.side_files, entries, [layer.name for layer in opened.layers]]
-    said.append(options.model_dump(include={"use_case", "profile"}))
+    said += [options.model_dump(include={"use_case", "profile"}), mx_scale]
     return hashlib.blake2b(json.dumps(said, default=str).encode(), digest_size=16).hexdigest()
 
 
@@ -137,23 +141,25 @@ def _room(opened: Opened, target: Path) -> None:
         raise ConfigError(f"{target}: {free} bytes are free; expected at least {kept - moved}. Make room.")
 
 
-def _layer(opened: Opened, layer: MoeFacts, plan: LayerPlan, target: Path, journal: Journal) -> ConvertedLayer:
+def _layer(
+    opened: Opened, layer: MoeFacts, plan: LayerPlan, mx_scale: MxScale, target: Path, journal: Journal
+) -> ConvertedLayer:
     """One file with all experts of a layer."""
     stored = opened.stored(layer)
     block = f"{stored.tensors.block}.experts"
     place = target / f"megamoe-experts-{layer.index:05}{'-draft' if layer.draft else ''}.safetensors"
     resumed = journal.has(place) and block in journal.layers
     if not resumed:
-        first = fitted(stored.expert(0), plan.use_case, *_sizes(plan), torch.bfloat16)
+        first = _converted(stored.expert(0), plan, mx_scale)
         own = OwnLayer(plan.use_case, first.kind, first.hidden, first.intermediate, layer.experts_format.name)
         names = [
             (f"{block}.{number}.{_spelt(stored.tensors.spelling, PARTS[name][0])}.{PARTS[name][1]}", name)
             for number in range(layer.num_experts)
-            for name in own.parts
+            for name in own.tensors
         ]
         loss = _Loss()
-        declared = [Declared.of(full, own.parts[name]) for full, name in names]
-        pieces = _pieces(opened, layer, plan, own, loss)
+        declared = [Declared.of(full, own.tensors[name]) for full, name in names]
+        pieces = _pieces(opened, layer, plan, mx_scale, own, loss)
         journal.files[place.name] = write_file(place, declared, pieces)
         journal.layers[block] = {
             "entry": own.entry(),
@@ -178,8 +184,14 @@ def _layer(opened: Opened, layer: MoeFacts, plan: LayerPlan, target: Path, journ
     )
 
 
-def _sizes(plan: LayerPlan) -> tuple[int, int]:
-    return plan.padding.hidden, plan.padding.intermediate_hidden
+def _converted(experts: Experts, plan: LayerPlan, mx_scale: MxScale) -> Experts:
+    """One expert in the use case's kind, padded as planned."""
+    kind = KINDS[plan.use_case][0]
+    elem = next((elem for elem in EMAX if elem == kind), None)
+    if mx_scale == "ceil" and elem is not None and not isinstance(experts, MxExperts):
+        experts = to_mx(elem, "ceil")(experts)
+    sizes = plan.padding.hidden, plan.padding.intermediate_hidden
+    return fitted(experts, plan.use_case, *sizes, torch.bfloat16)
 
 
 def _spelt(spelling: Mapping[str, str], projection: str) -> str:
@@ -200,12 +212,14 @@ class _Loss:
         return math.sqrt(self.off / max(self.size, 1e-30))
 
 
-def _pieces(opened: Opened, layer: MoeFacts, plan: LayerPlan, own: OwnLayer, loss: _Loss) -> Iterator[Any]:
+def _pieces(
+    opened: Opened, layer: MoeFacts, plan: LayerPlan, mx_scale: MxScale, own: OwnLayer, loss: _Loss
+) -> Iterator[Any]:
     """The bytes of every expert, each looked at as a loader will read them."""
     stored = opened.stored(layer)
     for number in progress(range(layer.num_experts), layer.num_experts, f"layer {layer.index}"):
         experts = stored.expert(number)
-        target = fitted(experts, plan.use_case, *_sizes(plan), torch.bfloat16)
+        target = _converted(experts, plan, mx_scale)
         if target.kind != own.element:
             raise CheckpointError(
                 f"{layer.name}.{number} becomes {target.kind}, expert 0 {own.element}; expected one kind for a layer. "
@@ -222,7 +236,7 @@ def _pieces(opened: Opened, layer: MoeFacts, plan: LayerPlan, own: OwnLayer, los
             )
         loss.off += sum(float((a - b).square().sum()) for a, b in zip(after, before, strict=True))
         loss.size += sum(float(b.square().sum()) for b in before)
-        yield from (data_of(tensors[name]) for name in own.parts)
+        yield from (data_of(tensors[name]) for name in own.tensors)
 
 
 def _keep(opened: Opened, moved: set[str], target: Path, journal: Journal) -> dict[str, str]:

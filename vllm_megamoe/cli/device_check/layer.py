@@ -10,8 +10,9 @@ from torch import distributed as dist
 
 from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.experts.canonical import DenseExperts, Experts
-from vllm_megamoe.experts.convert import convert, to_kind
+from vllm_megamoe.experts.convert import convert
 from vllm_megamoe.experts.operands import LayerOperands
+from vllm_megamoe.experts.steps import to_kind
 from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
 from vllm_megamoe.ops.arguments import tensors_of

@@ -28,6 +28,7 @@ def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: Eng
     if profile.product != "none":
         yield f"Revisions in profile names: {REVISIONS}."
     yield from _vllms_of(model)
+    yield from model.facts.warnings
     yield from model.facts.notes
     for each in model.formats:
         if not each.loads:

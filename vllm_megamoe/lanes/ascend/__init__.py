@@ -5,15 +5,18 @@
     moe_rows          MoE layers always get rows as MC2 prepares them, with a mask as long as the rows
     parallel_state    the communicator, from its making to its end, sleep between
     method            weights in, rows out
-    other_layers      linears and shared experts: vllm-ascend's own
+    other_layers      linears, attention, embeddings: vllm-ascend's own config and methods
+    shared_experts    a shared MLP that the operator takes over
+    worker            a worker's first step
 
 Nothing here imports vllm-ascend before it is needed: the package stands in no environment without NPU.
 """
 
 from vllm_megamoe.lanes.ascend.config_stage import prepare, settle
 from vllm_megamoe.lanes.ascend.method import AscendMegaMoeMethod as Method
-from vllm_megamoe.lanes.ascend.other_layers import linear_method, spare_fused, take_shared
+from vllm_megamoe.lanes.ascend.other_layers import answering_config, check_whole, inner_config, layer_method
 from vllm_megamoe.lanes.ascend.parallel_state import read_seat
+from vllm_megamoe.lanes.ascend.shared_experts import take_shared
 from vllm_megamoe.lanes.ascend.worker import start
 
 OWN_ROWS = True
@@ -21,11 +24,13 @@ OWN_ROWS = True
 __all__ = [
     "OWN_ROWS",
     "Method",
-    "linear_method",
+    "answering_config",
+    "check_whole",
+    "inner_config",
+    "layer_method",
     "prepare",
     "read_seat",
     "settle",
-    "spare_fused",
     "start",
     "take_shared",
 ]

@@ -1,6 +1,7 @@
 """The method of a MoE layer under vllm-ascend's runner, which prepares rows before it and finalises them after it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +13,16 @@ from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
 from vllm_megamoe.plan.verdict import of_product, rejection_of
 from vllm_megamoe.profiles.rules import broken_by_call
 
+_QUANT_TYPES = {
+    "msmodelslim-w8a8-dynamic": "W8A8",
+    "msmodelslim-w4a8-dynamic": "W4A8",
+    "msmodelslim-w4a8-dynamic-group": "W4A8",
+    "msmodelslim-w8a8-mxfp8": "W8A8MXFP",
+    "msmodelslim-w4a8-mxfp": "W4A8MXFP",
+    "msmodelslim-w4a4-mxfp4": "W4A4MXFP",
+}
+"""Formats of experts whose MoE scheme vllm-ascend has, with the scheme's QuantType (quantization/methods)."""
+
 
 class AscendMegaMoeMethod(MegaMoeMethod):
     """As MegaMoeMethod; its `apply` gives vllm-ascend's kind of result.
@@ -19,6 +30,13 @@ class AscendMegaMoeMethod(MegaMoeMethod):
     vllm-ascend's own op around the runner hides it from torch's compiler (`vllm::moe_forward`), so none of ours is
     needed here.
     """
+
+    @property
+    def quant_method(self) -> Any:
+        """What vllm-ascend's runner reads the layer's QuantType from: its shared experts choose their kernels by it."""
+        from vllm_ascend.quantization.quant_type import QuantType
+
+        return SimpleNamespace(quant_type=QuantType[_QUANT_TYPES.get(self.plan.facts.experts_format.name, "NONE")])
 
     def maybe_make_prepare_finalize(self, routing_tables: Any = None) -> None:
         """None: vLLM's modular kernels have no place in vllm-ascend's path (routed_experts.py)."""
@@ -49,6 +67,7 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         """
         from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
 
+        self.check_loaded(layer)
         state, active = layer.mega_moe, layer.ascend_mc2_mask
         check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
         y = state.run(x, topk_ids.to(torch.int32), topk_weights, active)

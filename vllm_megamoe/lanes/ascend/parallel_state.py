@@ -17,8 +17,9 @@ from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes.ascend import machine
 from vllm_megamoe.layer.buffers import close_buffers, resume_buffers, suspend_buffers
 from vllm_megamoe.layer.rows import Seat
+from vllm_megamoe.plan.agreement import Communicator
 
-MAIN = "main"
+MAIN: Communicator = "main"
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Groups:
     own: dict[str, Any] = field(default_factory=dict)
     asleep: dict[ProcessGroup, Any] = field(default_factory=dict)
 
-    def coordinator(self, communicator: str) -> Any:
+    def coordinator(self, communicator: Communicator) -> Any:
         """That of a communicator; the main one is mc2's where none was made."""
         if communicator in self.own:
             return self.own[communicator]
@@ -75,7 +76,7 @@ class Groups:
 _groups: Groups | None = None
 
 
-def open_groups(communicators: frozenset[str]) -> None:
+def open_groups(communicators: frozenset[Communicator]) -> None:
     """Make the groups of our own that a plan needs; collective over all ranks of the engine, once for an mc2 group.
 
     Args:
@@ -109,7 +110,7 @@ def _make(mc2: Any, name: str) -> Any:
     )
 
 
-def read_seat(layer: Any, communicator: str = MAIN) -> Seat:
+def read_seat(layer: Any, communicator: Communicator = MAIN) -> Seat:
     """The communicator of a layer (AscendRoutedExperts).
 
     Raises:

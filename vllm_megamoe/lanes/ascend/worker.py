@@ -16,8 +16,10 @@ def start(vllm_config: Any) -> None:
     if not moe_rows.is_ours(vllm_config):
         return
     carried = vllm_config.quant_config.carried or engines_plan()
+    communicators = {MAIN}
     if carried is not None:
         machine.confirm(carried.plan.profile.name)
-    open_groups(frozenset({MAIN}))
+        communicators |= {layer.communicator for layer in carried.plan.layers}
+    open_groups(frozenset(communicators))
     moe_rows.always_as_mc2()
     moe_rows.lengthen_mask(vllm_config)

@@ -1,6 +1,6 @@
 """vLLM's own CPU build (0.30 and 0.32): rows over the expert-parallel group, linears that it cannot run dequantised."""
 
-from vllm_megamoe.lanes.cpu.linears import inner_config, layer_method
+from vllm_megamoe.lanes.cpu.linears import answering_config, inner_config, layer_method
 from vllm_megamoe.lanes.cpu.load_again import check_whole
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
 from vllm_megamoe.lanes.cpu.shared_experts import take_shared
@@ -12,6 +12,7 @@ OWN_ROWS = False
 __all__ = [
     "OWN_ROWS",
     "Method",
+    "answering_config",
     "check_whole",
     "inner_config",
     "layer_method",

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from vllm.config import get_current_vllm_config
@@ -18,24 +17,16 @@ from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLi
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from vllm_megamoe.checkpoint.formats import BF16, ExpertsFormat
-from vllm_megamoe.checkpoint.names import names_of
-from vllm_megamoe.checkpoint.readers import Reader
-from vllm_megamoe.checkpoint.recognise import Section, SideFiles, make_reader
-from vllm_megamoe.checkpoint.stored.table import stored_of
-from vllm_megamoe.lanes.cpu.collected import Collected, Projection
+from vllm_megamoe.checkpoint.formats import BF16
+from vllm_megamoe.checkpoint.recognise import Section, SideFiles
+from vllm_megamoe.lanes.collected import Collected
+from vllm_megamoe.lanes.cpu.gaps import check_bias
 from vllm_megamoe.lanes.cpu.load_again import loadable_again
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
+from vllm_megamoe.lanes.projections import Projection, formats_of, projections_of
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig, vllms_config
 
 logger = logging.getLogger(__name__)
-
-_FUSED = {
-    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
-    "gate_up_proj": ["gate_proj", "up_proj"],
-    "fused_qkv_a_proj": ["q_a_proj", "kv_a_proj_with_mqa"],
-}
-"""What vLLM's models fuse under these names; a model's own mapping counts first, and some classes have none."""
 
 _READ_AS_WEIGHT = ("kv_b_proj",)
 """Linears whose weight latent attention reads beside running them."""
@@ -48,11 +39,16 @@ def inner_config(section: Section | None, side_files: SideFiles) -> Quantization
     return vllms_config(section)
 
 
+def answering_config(inner: Any) -> None:
+    """Nobody: vLLM asks a quantisation config for nothing more."""
+    del inner
+
+
 def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     """The method of a layer without experts, made to take weights again; None leaves the choice to vLLM.
 
     Raises:
-        CheckpointError: a linear is stored in a way that cannot be read.
+        CheckpointError: a linear is stored in a way that cannot be read, or has a bias that the model has not.
         ConfigError: a config file's value is not what its key promises.
     """
     if isinstance(layer, LinearBase):
@@ -63,12 +59,16 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
 
 def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     inner = config.inner
-    forms = _formats(prefix, config)
+    forms = formats_of(prefix, config)
     quantised = [form for form in forms.values() if form != BF16]
+    if not layer.has_bias:
+        # A static quantisation has its bias among its integers, and `Collected` adds it.
+        bare = [name for name, form in forms.items() if form.name != "msmodelslim-w8a8"]
+        check_bias(bare, config, get_current_vllm_config().model_config.model)
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
-    projections = tuple(Projection(name, stored_of(form.name, config.section)) for name, form in forms.items())
+    projections = projections_of(prefix, config)
     must_collect = _must_collect(prefix, projections) or (shared and _fuses(config))
     if quantised and inner is not None and not must_collect:
         why_not = _runs(inner, layer, prefix)
@@ -95,19 +95,6 @@ def _never(layer: Any) -> bool:
 def _fuses(config: MegaMoeConfig) -> bool:
     """Whether the plan runs the shared experts of any layer within the operator."""
     return config.carried is not None and any(p.shared.mode == "fused" for p in config.carried.plan.layers)
-
-
-_READERS: "WeakKeyDictionary[MegaMoeConfig, Reader]" = WeakKeyDictionary()
-
-
-def _formats(prefix: str, config: MegaMoeConfig) -> dict[str, ExpertsFormat]:
-    """The format of each projection behind a linear of vLLM's, by the projection's name."""
-    read = _READERS.get(config)
-    if read is None:
-        read = _READERS[config] = make_reader(config.section, config.side_files)
-    home, dot, last = prefix.rpartition(".")
-    parts = config.packed_modules_mapping.get(last) or _FUSED.get(last) or [last]
-    return {f"{home}{dot}{part}": read(names_of(f"{home}{dot}{part}")) for part in parts}
 
 
 _ASKED: dict[tuple[object, ...], str] = {}

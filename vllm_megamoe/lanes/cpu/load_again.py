@@ -25,7 +25,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
 from vllm_megamoe.errors import CheckpointError
-from vllm_megamoe.lanes.cpu.collected import Collected
+from vllm_megamoe.lanes.collected import Collected
 
 _STARTED: "WeakSet[Any]" = WeakSet()
 """Layers of this process that have got a tensor again, and perhaps not all."""

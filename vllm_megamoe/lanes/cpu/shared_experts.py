@@ -1,22 +1,20 @@
 """A layer's shared MLP inside vLLM: collected whole, handed over as the checkpoint has it, and off the runner's path.
 
-Its linears are of the kind that collects a checkpoint's tensors (`collected.Collected`): where the plan fuses the MLP
+Its linears are of the kind that collects a checkpoint's tensors (`lanes.collected`): where the plan fuses the MLP
 they keep what arrives instead of handing it to vLLM, so that every rank has all of it, in its own type.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 
-from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_rows
-from vllm_megamoe.errors import CheckpointError, ConfigError
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.experts.cut import cut_expert
-from vllm_megamoe.lanes.cpu.collected import Collected
+from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
+from vllm_megamoe.lanes.shared_mlp import SharedMlp, give_away
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 _REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
@@ -68,55 +66,9 @@ def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) ->
             f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {_REMEDY}"
         )
     linears = [_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear)]
-    mlp = _SharedMlp(layer_name, linears, plan.shared.pieces, put)
-    mlp.give()
-    for linear in linears:
-        linear.quant_method.collect_again(linear, mlp.arrived)
+    check = give_away(SharedMlp(layer_name, linears, plan.shared.pieces, put))
     _detach(runner, layer_name, plan.fold_scaling)
-    return mlp.check
-
-
-@dataclass(slots=True)
-class _SharedMlp:
-    """The linears, gate and up rows first, and where their numbers go."""
-
-    name: str
-    linears: Sequence[Any]
-    pieces: int
-    put: Callable[[Experts], None]
-    _torn: CheckpointError | None = None
-
-    def give(self) -> None:
-        """Hand on what the linears have collected."""
-        first, second = (_taken(linear) for linear in self.linears)
-        if len(first) == 1:
-            # One tensor in the checkpoint too, gate rows first.
-            first = split_rows(first[0], 2)
-        gate, up = first
-        self.put(cut_expert(join_expert(gate, up, second[0], self.name), self.pieces))
-        self._torn = None
-
-    def arrived(self) -> None:
-        """A projection has come again; hand on the MLP with its last one."""
-        if not any(linear.quant_method.missing() for linear in self.linears):
-            self.give()
-
-    def check(self) -> None:
-        """See `take_shared`. What came of an MLP in part is dropped; it is named until all of it has come."""
-        methods = [linear.quant_method for linear in self.linears]
-        if any(method.begun for method in methods):
-            for method in methods:
-                method.finish()
-        if any(method.begun for method in methods):
-            missing = [name for method in methods for name in method.missing()]
-            self._torn = CheckpointError(
-                f"{self.name}: the shared experts were loaded again in part: {', '.join(missing)} did not come; "
-                "expected all three projections before the next step. Load them again as a whole."
-            )
-            for method in methods:
-                method.drop()
-        if self._torn is not None:
-            raise self._torn
+    return check
 
 
 def _only(runner: Any, layer_name: str, kind: type) -> Any:
@@ -128,11 +80,6 @@ def _only(runner: Any, layer_name: str, kind: type) -> Any:
             f"tensors were kept as the checkpoint has them. {_REMEDY}"
         )
     return found[0]
-
-
-def _taken(linear: Any) -> list[Matrix]:
-    kept: list[Matrix] = linear.quant_method.taken(linear)
-    return kept
 
 
 def _detach(runner: Any, layer_name: str, fold_scaling: float) -> None:

@@ -26,10 +26,10 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
 
 def start(vllm_config: Any) -> None:
     """In a worker, before its first layer is built."""
-    del vllm_config
     # Imported here: the user's process prepares an environment and builds no layer.
-    from vllm_megamoe.lanes.cpu import load_again
+    from vllm_megamoe.lanes.cpu import gaps, load_again
 
+    gaps.start(vllm_config)
     load_again.install()
 
 

@@ -39,7 +39,7 @@ def install_all(name: str) -> None:
     rename_privateuse1_backend("npu")
     npu = make_npu(simulated.profile)
     torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
-    torch.Tensor.npu = _same  # type: ignore[attr-defined]
+    torch.Tensor.npu = torch.Tensor.pin_memory = _same  # type: ignore[attr-defined, method-assign, assignment]
     # vLLM counts nodes with a barrier, which asks the current accelerator.
     torch._C._get_accelerator = _cpu  # type: ignore[assignment]
     sys.modules.update(make_modules(npu, simulated.profile))
@@ -52,7 +52,7 @@ def install_all(name: str) -> None:
 
 
 def _same(tensor: torch.Tensor, *place: object, **options: object) -> torch.Tensor:
-    """`Tensor.npu()`: everything is there already."""
+    """`Tensor.npu()` and `Tensor.pin_memory()`: everything is there already."""
     del place, options
     return tensor
 

@@ -22,6 +22,7 @@ from vllm_megamoe.profiles.profile import Profile
 _NPU = re.compile(r"npu(:\d+)?")
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _OPERATOR = "cann_ops_transformer::npu_mega_moe"
+_PINNED = "pin_memory"  # there is one memory, and none of it is pinned
 
 
 class DeviceMode(TorchFunctionMode):
@@ -35,7 +36,7 @@ class DeviceMode(TorchFunctionMode):
             return _set_data(*args)
         if func is torch.device:
             return func(*args, **kwargs or {})  # process groups look their backends up by it
-        placed = {name: _to_cpu(value, name == "device") for name, value in (kwargs or {}).items()}
+        placed = {name: _to_cpu(value, name == "device") for name, value in (kwargs or {}).items() if name != _PINNED}
         moved = tuple(_to_cpu(value) for value in args)
         if _is_the_operators(func):
             # Past the formatted tensors' own dispatch, which rejects what it does not know: this operator knows blocks.
