@@ -38,6 +38,7 @@ lint: $(VENV) ## run ruff and mypy
 docs: $(VENV) ## write the pages that come from data, and check every link between the documents
 	@$(RUN) -m tools.write_limits
 	@$(RUN) -m tools.write_models
+	@$(RUN) -m tools.write_checkpoints
 	@$(RUN) -m tools.check_links
 
 bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (4 minutes)

@@ -54,8 +54,9 @@ builds no such model on CPU. Nothing here ran on an NPU.
 _TABLE = """
 ## Published models with experts
 
-Each is planned with `requant=allow` and otherwise default options. A format in parentheses cannot be loaded yet; what a
-product says is about the model's sizes and activation then. *pads* is zero-padding that is exact, with the weights and
+Each is planned with `requant=allow` and otherwise default options. A format in parentheses cannot be read; what a
+product says is about the model's sizes and activation then. [checkpoints.md](checkpoints.md) says what each format
+becomes. *pads* is zero-padding that is exact, with the weights and
 FLOPs that it adds; *no* gives the rule that is violated. Profiles a2 have the sizes of a3.
 
 """
@@ -72,8 +73,8 @@ def page(configs: Path, proven: Path = PROVEN) -> str:
     models = [read_files(str(file)) for file in listed(configs)]
     with_experts = [model for model in models if read_facts(model).layers]
     dense = [model.name for model in models if not read_facts(model).layers]
-    parts = [_HEAD, *_lines(_proofs(rows)), _TABLE.rstrip("\n"), ""]
-    parts += _lines(_models(with_experts, rows))
+    parts = [_HEAD, *markdown(_proofs(rows)), _TABLE.rstrip("\n"), ""]
+    parts += markdown(_models(with_experts, rows))
     if dense:
         parts += ["", "## Published models without experts", "", "`--quantization megamoe` would change nothing:"]
         parts += [f"{', '.join(dense)}."]
@@ -117,7 +118,8 @@ def add_all(configs: Path) -> None:
     MODELS.write_text(json.dumps(listed_digests() | found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _lines(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+def markdown(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Lines of a table, the first row its head."""
     for number, row in enumerate(rows):
         yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
         if number == 0:

@@ -83,7 +83,7 @@ def test_an_exact_use_case_moves_no_weight(folders: dict[str, Path], kind: str) 
     for layer in report["layers"]:
         # What quantised rows and activations predict, without the margin and the roundings beside it.
         predicted = (layer["output_bound"] - 2.0**-7) / 1.5
-        assert 0.9 < layer["output_rel_err"] / predicted < 1.1
+        assert 0.8 < layer["output_rel_err"] / predicted < 1.1
 
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8w4-fp", "a4w4-fp"])

@@ -40,6 +40,7 @@ def test_a_tools_checkpoint_passes(shared_dir: Path, row: Fixture) -> None:
         assert [layer["weight_rel_err"] for layer in own["layers"]] == [0.0] * len(report["layers"])
 
 
+@pytest.mark.full
 def test_losses_of_tools_over_plain_rounding(shared_dir: Path) -> None:
     matrices, rows, elements = [], [], dict.fromkeys(explained.ELEMENT, 0.0)
     for row in QUANTISED:

@@ -203,7 +203,7 @@ from vllm_megamoe.cli.checkpoint import converting
 pieces = converting._pieces
 def dies(*arguments):
     for number, piece in enumerate(pieces(*arguments)):
-        if number == 3:
+        if number == 2:
             os._exit(9)
         yield piece
 converting._pieces = dies
@@ -292,6 +292,7 @@ def test_a_malformed_result_is_named(tmp_path: Path, source: Path, damage: str) 
     assert name in found.output
 
 
+@pytest.mark.full
 def test_fixtures_of_every_naming(tmp_path: Path, shared_dir: Path) -> None:
     """Draft layers, shared experts, a description, w1 to w3: what the source had beside the experts stays readable."""
     for folder, use_case in (

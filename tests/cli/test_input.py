@@ -49,7 +49,8 @@ def test_msmodelslims_description_beside_the_config_names_the_format(tmp_path: P
     small = QWEN3_30B_A3B | {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2}
     found = report(write_model(tmp_path, small, quant_model_description=described))
     assert found["formats"][0]["name"] == "msmodelslim-w8a8-dynamic"
-    assert not found["holds"]
+    assert found["holds"]
+    assert [group["use_case"] for group in found["groups"]] == ["a8w8-int"]
 
 
 @pytest.mark.parametrize("name", ["hf_quant_config.json", "x_hf_quant_config.json", "quant_model_description.json"])

@@ -1,15 +1,20 @@
-"""docs/models.md is what its generator writes, and the generator says when it cannot."""
+"""docs/models.md and docs/checkpoints.md are what their generators write, and these say when they cannot."""
 
 from pathlib import Path
 
 import pytest
 
-from tools import write_models
+from tools import write_checkpoints, write_models
 
 
 def test_page_is_current(repository: Path, shared_dir: Path) -> None:
     committed = (repository / "docs" / "models.md").read_text()
     assert committed == write_models.page(shared_dir / "model_configs"), "run python -m tools.write_models"
+
+
+def test_page_of_checkpoints_is_current(repository: Path, shared_dir: Path) -> None:
+    committed = (repository / "docs" / "checkpoints.md").read_text()
+    assert committed == write_checkpoints.page(shared_dir / "model_configs"), "run python -m tools.write_checkpoints"
 
 
 def test_says_that_the_configs_are_absent_and_keeps_the_page(
@@ -21,6 +26,10 @@ def test_says_that_the_configs_are_absent_and_keeps_the_page(
     monkeypatch.setenv("VLLM_MEGAMOE_SHARED", str(tmp_path / "absent"))
     assert write_models.main([]) == 0
     assert "not written" in capsys.readouterr().out
+    assert kept.read_text() == "as it was"
+    monkeypatch.setattr(write_checkpoints, "PAGE", kept)
+    assert write_checkpoints.main() == 0
+    assert "checkpoints.md: not written" in capsys.readouterr().out
     assert kept.read_text() == "as it was"
 
 

@@ -244,6 +244,17 @@ def test_pipeline_and_formats_are_named(tmp_path: Path) -> None:
     assert not found["holds"]
     (form,) = found["formats"]
     assert form["name"] == "fp8-block"
-    assert form["loads"] is False
+    assert form["loads"] is True
     text = run("plan", str(tmp_path), "--profile", "a3@9.1").stdout
-    assert "FP8 in 128 x 128 blocks (cannot be read)" in text
+    assert "FP8 in 128 x 128 blocks" in text
+    assert "cannot be read" not in text
+
+
+def test_a_format_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    blocks = QWEN3_30B_A3B | {"quantization_config": {"quant_method": "mxfp4"}}
+    model = write_model(tmp_path, blocks)
+    (form,) = report(model)["formats"]
+    assert form["loads"] is False
+    text = run("plan", model).stdout
+    assert "gpt-oss MXFP4 blocks (cannot be read)" in text
+    assert "its experts carry biases" in " ".join(text.split())

@@ -1,10 +1,12 @@
 """The JSON of `plan` is an interface: its names are written down here, so that a change is made on purpose."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-from cli.command import QWEN3_30B_A3B, report, write_model
+from cli import pairs
+from cli.command import QWEN3_30B_A3B, report, run, write_model
 
 TOP = {
     "schema_version",
@@ -89,3 +91,36 @@ def test_a_script_gets_json_alone_on_standard_output(tmp_path: Path) -> None:
     assert found.returncode == 0
     assert found.stdout.startswith("{")
     assert found.stderr == ""
+
+
+CHECKPOINT = {
+    "show": {"schema_version", "model", "architecture", "files", "bytes", "layers", "problems", "notes"},
+    "check": {
+        "schema_version", "model", "against", "backend", "activations", "holds", "layers", "problems", "notes",
+    },
+    "convert": {"schema_version", "source", "target", "bytes", "layers"},
+}  # fmt: skip
+LAYER = {
+    "show": {
+        "name", "layer", "draft", "format", "label", "naming", "num_experts", "hidden", "intermediate_hidden", "bytes",
+        "bytes_per_expert", "parts", "scales", "shared", "runs",
+    },
+    "check": {
+        "name", "use_case", "weight_rel_err", "output_rel_err", "worst_expert", "worst_token", "layer", "draft",
+        "format", "worst_expert_rel_err", "worst_token_rel_err", "weight_bound", "output_bound", "excess",
+    },
+    "convert": {
+        "name", "layer", "draft", "format", "use_case", "hidden", "intermediate_hidden", "weight_rel_err", "bytes",
+        "file", "resumed",
+    },
+}  # fmt: skip
+
+
+def test_names_of_what_looks_at_weights(tmp_path: Path) -> None:
+    source = str(pairs.write(tmp_path / "source", "MXFP8"))
+    arguments = {"show": [], "check": [], "convert": [str(tmp_path / "own"), "--use-case", "a8w8-fp"]}
+    for command, more in arguments.items():
+        found = json.loads(run(command, source, *more, "--json").stdout)
+        assert found["schema_version"] == 1
+        assert set(found) == CHECKPOINT[command]
+        assert set(found["layers"][0]) == LAYER[command]

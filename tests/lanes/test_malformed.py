@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cli import pairs
+
+from vllm_megamoe.plan.model import DraftModel, Speculation, read_model
 
 PLACE = "model.layers.1.mlp.experts.2.up_proj.weight"
 
@@ -69,3 +73,24 @@ def test_rejected_before_an_engine_starts(case: str, ends: dict[str, Any]) -> No
     assert ends[case].get("error") == "ConfigError", ends[case]
     for part in REJECTED[case]:
         assert part in ends[case]["message"]
+
+
+def test_a_draft_models_own_folder_is_looked_at_too(tmp_path: Path) -> None:
+    """Where its experts are the operator's too; the target's folder is sound."""
+    from vllm_megamoe.lanes.startup import read_headers_of
+
+    target, draft = pairs.write(tmp_path / "target"), pairs.write(tmp_path / "draft")
+    pairs.damage(draft, lambda tensors: tensors.pop(PLACE))
+    config = json.loads((target / "config.json").read_text())
+    facts = read_model(config, {})
+    with_draft = replace(facts, layers=(*facts.layers, replace(facts.layers[1], draft=True)))
+    engine = SimpleNamespace(
+        model_config=SimpleNamespace(model=str(target), hf_config=SimpleNamespace(to_dict=lambda: config)),
+        load_config=SimpleNamespace(load_format="auto"),
+        quant_config=SimpleNamespace(side_files={}),
+    )
+    speculation = Speculation("eagle", DraftModel(str(draft), config, {}))
+    (found,) = read_headers_of(engine, with_draft, speculation)
+    assert PLACE in found
+    assert read_headers_of(engine, facts, speculation) == []
+    assert read_headers_of(engine, facts, None) == []

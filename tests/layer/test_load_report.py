@@ -5,6 +5,8 @@ from layer.layers import facts_of, plan_of, rows_of, state_of
 from oracle.make import Shape, make_case
 
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.layer import load_report
+from vllm_megamoe.layer import state as state_module
 from vllm_megamoe.layer.load_report import LoadReport
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -99,3 +101,28 @@ def test_an_interval_of_0_is_no_line() -> None:
 
 def test_the_case_is_what_the_lines_assume() -> None:
     assert (facts_of(CASE).num_experts, CASE.ranks[0].topk_ids.size) == (4, 21)
+
+
+def test_a_replayed_graph_counts() -> None:
+    """A replay runs what the device was told, and nothing of the host: the counters alone advance."""
+    state = layer()
+    report, keep = watched(3, state)
+    run(state, 1)
+    state.load.steps += 2  # what a captured `steps += 1` does in two replays
+    assert len(report.lines()) == 1
+    assert state.steps == 3
+    del keep
+
+
+def test_the_device_is_asked_for_nothing_while_graphs_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = layer()
+    report, keep = watched(1, state)
+    clock = [1000.0]
+    for module in (load_report, state_module):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(state_module, "is_capturing", lambda: True)
+    run(state, 2)
+    assert report.lines() == []
+    clock[0] += load_report.QUIET_S
+    assert len(report.lines()) == 1
+    del keep

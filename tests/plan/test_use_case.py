@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from formats.cases import BY_NAME, FIXTURES, GENERATED, Case
 
-from vllm_megamoe.checkpoint.formats import FORMATS, Known, format_named
+from vllm_megamoe.checkpoint.formats import FORMATS, OWN_PREFIX, Known, format_named
 from vllm_megamoe.checkpoint.recognise import SIDE_FILES
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import Plan
@@ -16,6 +16,9 @@ from vllm_megamoe.plan.model import ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import draft_plan, violations_of
 from vllm_megamoe.plan.verdict import Rejected
+from vllm_megamoe.profiles.limits import limits_of
+from vllm_megamoe.profiles.profile import find_profile
+from vllm_megamoe.profiles.use_cases import UseCase
 
 ALONE = EngineFacts("bfloat16", max_num_batched_tokens=8)
 PAIR = replace(ALONE, data_parallel=2, expert_parallel=True)
@@ -145,7 +148,10 @@ def test_auto_takes_the_exact_one_with_the_fewest_bytes(form: str, place: int) -
         assert plan.use_case.value == CONSENTED[form][place]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.loads], ids=lambda form: form.name)
+FOREIGN = [form for form in FORMATS.values() if form.loads and not form.name.startswith(OWN_PREFIX)]
+
+
+@pytest.mark.parametrize("form", FOREIGN, ids=lambda form: form.name)
 @pytest.mark.parametrize("profile", ["none", "a2@9.2", "a3@9.1", "950@9.1", "950@9.2"])
 def test_every_format_that_loads_runs_everywhere_with_consent(form: Any, profile: str) -> None:
     assert isinstance(on(profile, form.name, requant="allow"), Plan)
@@ -164,12 +170,24 @@ def test_a_named_use_case(use_case: str) -> None:
             assert set(told.expected.split(" (")[0].removeprefix("one of ").split(", ")) == ways
 
 
+@pytest.mark.parametrize("use_case", UseCase)
+@pytest.mark.parametrize("profile", ["none", "a3@9.1", "950@9.1", "950@9.2"])
+def test_operands_stay_what_they_are(use_case: UseCase, profile: str) -> None:
+    """The package's own format holds the operands of one use case: it runs where that does, and nowhere else."""
+    form, runs = f"{OWN_PREFIX}{use_case.value}", use_case in limits_of(find_profile(profile)).use_cases.value
+    assert isinstance(on(profile, form), Plan) == runs
+    for asked in ("auto", "a8w8-fp", "a16w16"):
+        verdict = on(profile, form, use_case=asked, requant="allow")
+        assert isinstance(verdict, Plan) == (runs and asked in ("auto", use_case.value))
+        assert all(violation.remedy for violation in violations_of(verdict))
+
+
 def test_float32_is_the_twins_a16w16_of_every_format() -> None:
     engine = replace(ALONE, dtype="float32")
     for form in FORMATS.values():
         layer = replace(LAYER, experts_format=format_named(form.name))
         verdict = ask([layer], engine)
-        assert isinstance(verdict, Plan) == form.loads
+        assert isinstance(verdict, Plan) == (form in FOREIGN or form.name == f"{OWN_PREFIX}a16w16")
         if isinstance(verdict, Plan):
             assert (verdict.layers[0].use_case.value, verdict.layers[0].loss) == ("a16w16", "")
 

@@ -41,7 +41,14 @@ ACTIVATIONS = (
     ActivationFacts("situ", beta=-2.0),
 )
 SHARED = ("none", "one", "two", "five", "gated", "narrow", "other rows", "other format", "other activation")
-FORMATS_FEW = tuple(Known(name) for name in ("bf16", "fp8-block", "gptq-int4", "mxfp8", "gpt-oss-mxfp4"))
+FORMATS_FEW = tuple(
+    Known(name)
+    for name in (
+        "bf16", "fp8-block", "gptq-int4", "mxfp8", "gpt-oss-mxfp4", "fp8-block-ue8m0", "awq-int4", "quark-int8",
+        "msmodelslim-w4a8-dynamic-group", "msmodelslim-w4a4-mxfp4", "compressed-tensors-mxfp4",
+    )
+)  # fmt: skip
+"""One of each kind of numbers."""
 SIZES = (
     (1024, 512),
     (1024, 768),
@@ -171,6 +178,14 @@ def servable(seed: int, copies: int) -> Iterator[Question]:
             combine_comm_mode=draw.choice((0, 0, 1)) if modes else 0,
             max_padding_overhead=100.0,
         )
+    for profile, use_case, form in product(PROFILES, ("a8w8-fp", "a8w4-fp", "a4w4-fp"), MX):
+        # Shared experts of another type than the routed ones, where the profile takes that.
+        if profile[0] in ("none", "950@9.2"):
+            rows = draw.choice((1, 5))
+            yield ask(
+                profile, use_case, ACTIVATIONS[0], "other format", form=form, experts=(4, 2), rows=rows, requant="allow"
+            )
 
 
+MX = tuple(Known(name) for name in ("msmodelslim-w4a8-mxfp", "msmodelslim-w4a4-mxfp4"))
 ALL_FORMATS = tuple(Known(name) for name in FORMATS)

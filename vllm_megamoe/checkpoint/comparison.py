@@ -79,8 +79,8 @@ class Comparison:
             yield from self._fused()
         if isinstance(self.want.form, Mixed):
             yield from self._mixed(self.want.form)
-        if self.want.shared is not None and self.tensors.shared:
-            hidden, width, form = self.want.shared
+        if self.want.shared is not None and self.tensors.shared.keys() == {GATE, UP, DOWN}:
+            hidden, width, form = self.want.shared  # with other projections its family has a naming of its own
             yield from self._one(None, self.tensors.shared, _projections(hidden, width, True), form)
 
     def _mixed(self, form: Mixed) -> Iterator[Problem]:
@@ -92,11 +92,11 @@ class Comparison:
             got = f"is {other}{f' in {entry.file}' if entry else ''}, and {one} is {first}"
             yield Problem(self.said_by, f"{prefix}.*", got, "one format for all experts of a layer", _ALIKE)
 
-    def _parts_of(self, form: ExpertsFormat) -> tuple[Part, ...] | None:
+    def _parts_of(self, form: ExpertsFormat, found: Mapping[str, Parts]) -> tuple[Part, ...] | None:
         if not isinstance(form, Known):
             return None
         try:
-            return stored_of(form.name, source_section(self.section)).parts
+            return stored_of(form.name, source_section(self.section), next(iter(found.values()), {})).parts
         except CheckpointError:
             return None  # a format that the plan refuses by name
 
@@ -116,7 +116,7 @@ class Comparison:
         self, expert: int | None, found: Mapping[str, Parts], sizes: Mapping[str, tuple[int, int]], form: ExpertsFormat
     ) -> Iterator[Problem]:
         """One expert, or the shared one."""
-        known = self._parts_of(form)
+        known = self._parts_of(form, found)
         files = sorted({entry.file for parts in found.values() for entry in parts.values()})
         for projection, size in sizes.items():
             prefix, parts = self.tensors.prefix_of(expert, projection), found.get(projection, {})
@@ -174,7 +174,7 @@ class Comparison:
             yield from map(self._left_over, flat.values())
 
     def _per_projection(self) -> Iterator[Problem]:
-        known = self._parts_of(self.want.form)
+        known = self._parts_of(self.want.form, self.tensors.stacked)
         files = sorted({entry.file for parts in self.tensors.stacked.values() for entry in parts.values()})
         for projection, size in self.want.projections.items():
             if known is not None:

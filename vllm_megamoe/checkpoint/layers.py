@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vllm_megamoe.checkpoint.headers import Entry
+from vllm_megamoe.checkpoint.headers import Entry, is_experts
 
 GATE, UP, DOWN = "gate_proj", "up_proj", "down_proj"
 PROJECTIONS: Mapping[str, str] = {GATE: GATE, UP: UP, DOWN: DOWN, "w1": GATE, "w3": UP, "w2": DOWN}
@@ -104,8 +104,7 @@ class Layers:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.by_root: dict[str, dict[LayerId, LayerTensors]] = {}
         for entry in entries:
-            # A cheap look first: most tensors of a model without experts per name are none of ours.
-            if "expert" in entry.name or ".moe." in entry.name or "shared_mlp" in entry.name:
+            if is_experts(entry.name):
                 self._add(entry)
 
     def find(self, prefix: str, ids: Iterable[LayerId]) -> LayerTensors | None:

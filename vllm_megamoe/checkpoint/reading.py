@@ -159,13 +159,18 @@ class StoredLayer:
         self, form: str, parts: Mapping[str, Tensor], size: tuple[int, int], where: str, entries: Parts
     ) -> Matrix:
         try:
-            return read_projection(stored_of(form, source_section(self.section)), parts, *size, where)
+            return read_projection(stored_of(form, source_section(self.section), parts), parts, *size, where)
         except CheckpointError as error:
             files = " and ".join(sorted({entry.file for entry in entries.values()})) or "no file"
             raise CheckpointError(f"{files}: {error}") from error
 
     def _fused(self, number: int) -> dict[str, Matrix]:
         name = "gate_up_proj" if "gate_up_proj" in self.tensors.fused else "gate_up_proj.weight"
+        if name not in self.tensors.fused or name.replace("gate_up", "down") not in self.tensors.fused:
+            raise CheckpointError(
+                f"{self.want.name}: {self.want.form} experts in {', '.join(sorted(self.tensors.fused))}; expected "
+                "gate_up_proj and down_proj in BF16. Use another checkpoint of this model."
+            )
         gate_up = self._rows(self.tensors.fused[name], number, 2 * self.want.intermediate, self.want.hidden)
         down_entry = self.tensors.fused[name.replace("gate_up", "down")]
         down = self._rows(down_entry, number, self.want.hidden, self.want.intermediate)

@@ -4,9 +4,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -99,6 +100,19 @@ def write_atomically(place: Path, pieces: Iterable[Any], size: int | None = None
     finally:
         part.unlink(missing_ok=True)
     return digest.hexdigest()
+
+
+Item = TypeVar("Item")
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The items; while one is used, the next is made in another thread, which two cores are for."""
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, items, end)
+        while (item := waiting.result()) is not end:
+            waiting = pool.submit(next, items, end)
+            yield cast(Item, item)
 
 
 def digest_of(file: Path) -> str:

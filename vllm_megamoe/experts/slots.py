@@ -78,10 +78,13 @@ class Slots:
         Raises:
             LayoutError: they are of another kind or size than the first ones.
         """
-        copies = {name: one.clone() for name in _NAMES if (one := getattr(made, name)) is not None}
-        self._place(slot, replace(made, **copies), f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}", sizes)
+        likeness = f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}"
+        self._place(slot, made, likeness, sizes, keep=False)
 
-    def _place(self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int]) -> None:
+    def _place(
+        self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int], *, keep: bool = True
+    ) -> None:
+        """`keep`: whether the operands' own memory may become the slot's."""
         if likeness != (self._likeness or likeness):
             raise LayoutError(
                 f"expert {slot} becomes {likeness}, those before it {self._likeness}; expected experts of one "
@@ -93,7 +96,8 @@ class Slots:
                 self._make_stacks(made)
         home = self._slots[slot]
         if home is None:
-            self._slots[slot] = made
+            copies = {} if keep else {n: one.clone() for n in _NAMES if (one := getattr(made, n)) is not None}
+            self._slots[slot] = replace(made, **copies)
         else:
             for name in _NAMES:
                 if (place := getattr(home, name)) is not None:

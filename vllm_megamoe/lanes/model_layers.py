@@ -51,15 +51,16 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
     plan = live.confirmed()
     state.set_finder(_find)
-    stored = _stored(plan.facts.name, plan.facts.experts_format, config)
+    layers = getattr(vllm_config.model_config.hf_text_config, "num_hidden_layers", None)
+    stored = _stored(plan.facts.name, plan.facts.experts_format, config, layers)
     method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
     return method
 
 
-def _stored(name: str, form: ExpertsFormat, config: MegaMoeConfig) -> Stored:
-    """How the checkpoint stores a layer's experts."""
+def _stored(name: str, form: ExpertsFormat, config: MegaMoeConfig, num_layers: int | None) -> Stored:
+    """How the checkpoint stores a layer's experts; draft layers may be numbered anew behind the decoder's."""
     if config.section is not None and form.name.startswith(OWN_PREFIX):
-        return OwnLayer.of_layer(config.section, name)
+        return OwnLayer.of_layer(config.section, name, num_layers)
     return stored_of(form.name, source_section(config.section))
 
 

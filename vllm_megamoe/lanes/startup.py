@@ -217,10 +217,14 @@ def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculatio
     if not folder.is_dir():
         logger.info("megamoe: the files of %s are looked at when they are loaded: no folder of that name", model.model)
         return []
-    own_drafts = speculation is not None and speculation.draft is None
-    layers = [layer for layer in facts.layers if own_drafts or not layer.draft]
-    config = model.hf_config.to_dict()
-    return survey_problems(folder, config, vllm_config.quant_config.side_files, layers, facts.num_layers)
+    draft = None if speculation is None else speculation.draft
+    layers = [layer for layer in facts.layers if not layer.draft or (speculation is not None and draft is None)]
+    config, side_files = model.hf_config.to_dict(), vllm_config.quant_config.side_files
+    found = survey_problems(folder, config, side_files, layers, facts.num_layers)
+    if draft is not None and any(layer.draft for layer in facts.layers) and Path(draft.name).is_dir():
+        own = read_model(draft.config, draft.side_files)
+        found += survey_problems(Path(draft.name), draft.config, draft.side_files, own.layers, own.num_layers)
+    return found
 
 
 def read_speculation(config: Any) -> Speculation | None:

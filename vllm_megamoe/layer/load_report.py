@@ -1,12 +1,16 @@
 """Expert load into the log: read between steps by a thread of its own, never inside the per-layer call.
 
-A layer counts on the device (`layer.state.ExpertLoad`). The thread looks at the layers' step counters, which are plain
-numbers of the host, and copies counts to the host only for a layer whose line is due.
+A layer counts on the device (`layer.state.ExpertLoad`), steps too, because a graph's replay is no step of the host's.
+The thread copies the steps of all layers to the host in one piece, and the counts of a layer whose line is due. While
+graphs are captured it asks the device for nothing: that would break the capture.
 """
 
 import logging
 import threading
 import weakref
+from time import monotonic
+
+import torch
 
 from vllm_megamoe.environment import load_log_steps
 from vllm_megamoe.layer.state import LayerState
@@ -15,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """Seconds between two looks."""
+
+QUIET_S = 10.0
+"""Seconds without a layer in a capture after which no graph is being captured any more."""
 
 
 class LoadReport:
@@ -54,7 +61,10 @@ class LoadReport:
         """Look once: the lines that are due now, in the order of the layers' names."""
         with self._lock:
             layers, every = list(self._layers), self._every or 0
-        due = [watched for watched in layers if every and watched.look(every)]
+        if not every or not layers or any(monotonic() - each.layer.captured_at < QUIET_S for each in layers):
+            return []
+        steps = torch.stack([watched.layer.load.steps for watched in layers]).tolist()
+        due = [watched for watched, now in zip(layers, steps, strict=True) if watched.look(now, every)]
         return [watched.line() for watched in sorted(due, key=lambda w: w.layer.name)]
 
     def _run(self) -> None:
@@ -72,10 +82,9 @@ class Watched:
         self._seen: tuple[int, int] = 0, 0
         self._reported = 0
 
-    def look(self, every: int) -> bool:
-        """Whether a line is due."""
-        steps, rests = self.layer.steps, self._seen == (self.layer.steps, self.layer.steps)
-        self._seen = self._seen[1], steps
+    def look(self, steps: int, every: int) -> bool:
+        """Whether a line is due after so many steps in all."""
+        rests, self._seen = self._seen == (steps, steps), (self._seen[1], steps)
         new = steps - self._reported
         return new >= every or (new > 0 and rests)
 

@@ -9,8 +9,10 @@ All that does not depend on a step's rows is put together once, at load: activat
 types. Rows per expert are counted on the device and read elsewhere, between steps (`layer.load_report`).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer, mega_moe
+from vllm_megamoe.ops.rejection import is_capturing
 from vllm_megamoe.plan.capacity import Capacity
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
@@ -48,13 +51,18 @@ def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOper
 class ExpertLoad:
     """Counters of one layer on one rank, since its start and warm-up included.
 
+    All on the device, so that a graph that is replayed counts as well; nothing of the host sees a replay.
+
     Attributes:
         counts: int64 [experts_per_rank], rows routed to each local expert.
+        steps, calls: int64 [], steps and operator calls.
         dropped: int64 [], rows beyond `max_recv_token_num`, which the operator drops in silence (its counts go on
             reporting them); None where the plan allows no drop.
     """
 
     counts: Tensor
+    steps: Tensor
+    calls: Tensor
     dropped: Tensor | None
     limit: int
 
@@ -62,8 +70,13 @@ class ExpertLoad:
     def start(cls, experts: int, capacity: Capacity, device: torch.device) -> "ExpertLoad":
         """All zero."""
         counts = torch.zeros(experts, dtype=torch.int64, device=device)
-        dropped = torch.zeros((), dtype=torch.int64, device=device) if capacity.drops else None
-        return cls(counts, dropped, capacity.max_recv_token_num)
+        steps, calls, dropped = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(3))
+        return cls(counts, steps, calls, dropped if capacity.drops else None, capacity.max_recv_token_num)
+
+    def add_step(self, calls: int) -> None:
+        """Count one step of so many calls."""
+        self.steps += 1
+        self.calls += calls
 
     def add(self, expert_token_nums: Tensor) -> None:
         """Count one call's int32 [experts_per_rank]; nothing leaves the device."""
@@ -82,7 +95,7 @@ class LayerState:
         handle: the layer's claim on the operator's buffer.
         shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
         load: rows of each local expert, on the device.
-        steps, calls: steps and operator calls since the start.
+        captured_at: when a graph was last captured with this layer in it, by the monotonic clock; long ago for never.
     """
 
     name: str
@@ -92,8 +105,7 @@ class LayerState:
     handle: Handle
     shared: LayerOperands | None = None
     load: ExpertLoad = field(init=False)
-    steps: int = 0
-    calls: int = 0
+    captured_at: float = -math.inf
     _constant: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +123,16 @@ class LayerState:
         """int64 [experts_per_rank], rows that each local expert has received since the start."""
         return self.load.counts
 
+    @property
+    def steps(self) -> int:
+        """Steps since the start, replayed ones too; waits for the device."""
+        return int(self.load.steps)
+
+    @property
+    def calls(self) -> int:
+        """Operator calls since the start, as `steps`."""
+        return int(self.load.calls)
+
     def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Tensor | None = None) -> Tensor:
         """One layer, one step: x [T, H] -> y [T, H], complete on this rank. A rank without rows must run it too.
 
@@ -125,7 +147,8 @@ class LayerState:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
         """
         rows = x.shape[0]
-        self.steps += 1
+        if is_capturing():
+            self.captured_at = monotonic()
         if self.plan.tokens == "own":
             y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
             return y if active is None else y.masked_fill(~active[:, None], 0)
@@ -154,6 +177,7 @@ class LayerState:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)
         parts = [self._call(x, topk_ids, topk_weights, piece, active) for piece in pieces]
+        self.load.add_step(len(pieces))
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
         return y[:, : plan.padding.hidden_was].contiguous()
 
@@ -169,7 +193,6 @@ class LayerState:
             **self._constant,
         )
         self.load.add(expert_token_nums)
-        self.calls += 1
         return y[: piece.stop - piece.start]
 
 

@@ -40,11 +40,11 @@ class UseCaseChoice:
 def ways_of(layer: MoeFacts, profile: Profile, dtype: str) -> Ways:
     """All that the profile has for a layer's experts, lossy ones too; none for a format that cannot be read.
 
-    float32 is the twin's A16W16, which holds the numbers of every format.
+    float32 is the twin's A16W16, which holds the numbers of every format that is more than a use case's operands.
     """
     facts, runs = layer.experts_format.facts, limits_of(profile).use_cases.value
     ways: dict[UseCase, Loss | None] = {}
-    if _is_twins_float32(dtype, profile) and facts.stored:
+    if _is_twins_float32(dtype, profile) and facts.losses:
         ways[UseCase.A16W16] = None
     ways |= {UseCase(name): None for name in facts.use_cases if UseCase(name) not in ways}
     for case, loss in facts.losses.items():
@@ -80,9 +80,9 @@ def choose_use_case(
     unread = not layer.experts_format.facts.stored
     if unread:
         ways = dict.fromkeys(case for case in UseCase if case in runs.value)
+    if not ways:
+        return Rejected(_no_way(layer, profile), draft=None)
     if options.use_case == "auto":
-        if not ways:
-            return Rejected(_no_way(layer, profile), draft=None)
         chosen = next((case for case in ways if within is None or case in within), next(iter(ways)))
     else:
         chosen = UseCase(options.use_case)

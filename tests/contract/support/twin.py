@@ -48,6 +48,10 @@ class Twin:
             more["x_active_mask"] = active.to(torch.int8)
         with settings(profile=self.product, backend="cpu"):
             sizes = self.routed.buffer_arguments()
+            if self.case.use_case == "a8w4-int":
+                # 9.1.0 on A3 counts packed rows, two for each token (docs/limits.md, max_recv_token_num).
+                received = len(x) * self.group.size() * min(TOPK, EXPERTS // self.group.size())
+                sizes["max_recv_token_num"] = 2 * received
             buffer = get_symm_buffer_for_mega_moe(self.group, EXPERTS, len(x), TOPK, **sizes)
             y, _ = mega_moe(x, ids, weights, sym_buffer=buffer, **self.routed.arguments(), **more)
             buffer.destroy()

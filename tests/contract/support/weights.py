@@ -7,6 +7,7 @@ the inputs 2i and 2i + 1.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from contract.support.cases import EXPERTS, HIDDEN, Case
@@ -33,6 +34,7 @@ class Projection:
     scale: Tensor | None = field(default=None)
 
 
+@lru_cache(maxsize=27)
 def projection(weights: str, name: str, n: int, k: int) -> Projection:
     """The values of one matrix, the same wherever it is asked for."""
     if weights == "BF16":

@@ -4,7 +4,6 @@ vLLM's real linears, loaded tensor by tensor as its models' loaders do; two tens
 are told their rank.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from safetensors import safe_open
 
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig, read_side_files
+
+pytestmark = pytest.mark.usefixtures("vllm_here")
 
 
 @dataclass(frozen=True)
@@ -98,24 +99,6 @@ def config_of(folder: Path, store: Store) -> MegaMoeConfig:
     found.side_files = read_side_files(str(folder), None)
     found.__dict__["inner"] = None
     return found
-
-
-@pytest.fixture(autouse=True)
-def vllm_here() -> Iterator[None]:
-    """A current VllmConfig, and parallel groups of this process alone."""
-    from vllm.config import VllmConfig, set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel, model_parallel_is_initialized
-
-    from vllm_megamoe.testing.process import free_port
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    with set_current_vllm_config(VllmConfig()):
-        if not model_parallel_is_initialized():
-            init_distributed_environment(1, 0, f"tcp://127.0.0.1:{free_port()}", 0, "gloo")
-            initialize_model_parallel(1)
-        yield
-    torch.set_default_dtype(before)
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:

@@ -1,6 +1,6 @@
 """Every format that can be read, by its stable name (`checkpoint.formats`), and how its projections are stored."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,13 +97,15 @@ STORED: dict[str, Stored] = {
 """AutoRound's integers come in GPTQ's or AWQ's packing, GPTQ's in two versions; `stored_of` asks the section."""
 
 
-def stored_of(name: str, section: Mapping[str, Any] | None = None) -> Stored:
+def stored_of(name: str, section: Mapping[str, Any] | None = None, parts: Collection[str] = ()) -> Stored:
     """How a format stores a projection.
 
     Args:
         name: the format's stable name.
         section: the checkpoint's quantization_config, which says how integers are packed (`packing_format` of
             AutoRound, `checkpoint_format` of GPTQ).
+        parts: names of a projection's tensors where they are at hand: DeepSeek-V4's files call the scales of FP8 blocks
+            `scale`, which vLLM's model renames.
 
     Raises:
         CheckpointError: the format is known by name and cannot be read.
@@ -117,6 +119,8 @@ def stored_of(name: str, section: Mapping[str, Any] | None = None) -> Stored:
             f"experts in the format {name!r} cannot be read; expected one of {', '.join(sorted(STORED))}. Use another "
             "checkpoint of this model."
         )
+    if isinstance(found, Fp8Blocks) and "scale" in parts:
+        return Fp8Blocks("scale", found.block)
     if isinstance(found, Gptq) and "v2" in said["checkpoint_format"]:
         return Gptq(found.bits, zero_is_one_less=False)
     return found

@@ -20,7 +20,7 @@ from vllm_megamoe.checkpoint.formats import OWN_METHOD
 from vllm_megamoe.checkpoint.headers import INDEX, Entry
 from vllm_megamoe.checkpoint.own import PARTS, VERSION, OwnLayer
 from vllm_megamoe.checkpoint.recognise import SECTION_KEYS, section_of
-from vllm_megamoe.checkpoint.writing import Declared, data_of, pieces_of, write_atomically, write_file
+from vllm_megamoe.checkpoint.writing import Declared, ahead, data_of, pieces_of, write_atomically, write_file
 from vllm_megamoe.cli.checkpoint.opened import Opened, plans_of, progress
 from vllm_megamoe.cli.checkpoint.run_expert import weights_of
 from vllm_megamoe.cli.checkpoint.schema import ConvertedLayer, ConvertReport
@@ -159,7 +159,7 @@ def _layer(
         ]
         loss = _Loss()
         declared = [Declared.of(full, own.tensors[name]) for full, name in names]
-        pieces = _pieces(opened, layer, plan, mx_scale, own, loss)
+        pieces = (piece for expert in ahead(_pieces(opened, layer, plan, mx_scale, own, loss)) for piece in expert)
         journal.files[place.name] = write_file(place, declared, pieces)
         journal.layers[block] = {
             "entry": own.entry(),
@@ -214,8 +214,8 @@ class _Loss:
 
 def _pieces(
     opened: Opened, layer: MoeFacts, plan: LayerPlan, mx_scale: MxScale, own: OwnLayer, loss: _Loss
-) -> Iterator[Any]:
-    """The bytes of every expert, each looked at as a loader will read them."""
+) -> Iterator[list[Any]]:
+    """The bytes of each expert, looked at as a loader will read them."""
     stored = opened.stored(layer)
     for number in progress(range(layer.num_experts), layer.num_experts, f"layer {layer.index}"):
         experts = stored.expert(number)
@@ -236,7 +236,7 @@ def _pieces(
             )
         loss.off += sum(float((a - b).square().sum()) for a, b in zip(after, before, strict=True))
         loss.size += sum(float(b.square().sum()) for b in before)
-        yield from (data_of(tensors[name]) for name in own.tensors)
+        yield [data_of(tensors[name]) for name in own.tensors]
 
 
 def _keep(opened: Opened, moved: set[str], target: Path, journal: Journal) -> dict[str, str]:

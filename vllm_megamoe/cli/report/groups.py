@@ -103,8 +103,12 @@ def _planned(layers: list[LayerPlan]) -> GroupReport:
             "loss": first.loss,
             "activation": _activation(first),
             "shared_experts": SharedReport(
-                mode=first.shared.mode, pieces=first.shared.pieces, reason=first.shared.reason
+                mode=first.shared.mode,
+                pieces=first.shared.pieces,
+                reason=first.shared.reason,
+                use_case=first.shared.use_case and first.shared.use_case.value,
             ),
+            "communicator": first.communicator,
             "padding": _padding(layers),
             "rows": _rows(first),
         }

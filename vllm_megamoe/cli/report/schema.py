@@ -61,11 +61,16 @@ class ActivationReport(_Part):
 
 
 class SharedReport(_Part):
-    """Shared experts: `none`, `fused` into the call as `pieces` experts of the routed width, or on vLLM's path."""
+    """Shared experts: `none`, `fused` into the call as `pieces` experts of the routed width, or on vLLM's path.
+
+    Attributes:
+        use_case: what fused ones run as, null otherwise; on 950 of 9.2 it may be another one than the routed experts'.
+    """
 
     mode: Literal["none", "fused", "vllm"]
     pieces: int
     reason: str
+    use_case: str | None = None
 
 
 class PaddingReport(_Part):
@@ -114,6 +119,7 @@ class GroupReport(_Part):
         num_experts, experts_per_rank, topk, hidden, intermediate_hidden: the model's own sizes.
         runs: `mega_moe`, or `rejected` where no plan of them exists; all that follows is null then.
         use_case, loss: operator scenario, and the error of a lossy conversion (empty for an exact one).
+        communicator: `main`, or `draft` for draft layers that have one of their own.
     """
 
     layers: str
@@ -128,6 +134,7 @@ class GroupReport(_Part):
     runs: Literal["mega_moe", "rejected"]
     use_case: str | None = None
     loss: str | None = None
+    communicator: Literal["main", "draft"] | None = None
     activation: ActivationReport | None = None
     shared_experts: SharedReport | None = None
     padding: PaddingReport | None = None
@@ -139,7 +146,7 @@ class MemoryReport(_Part):
 
     Attributes:
         weights: operands of all MoE layers of a pipeline stage, fused shared experts and padding included.
-        window: the communicator's window (A2/A3: both halves), or 950's own allocation; 0 in profile `none`.
+        window: of all communicators (A2/A3: both halves of each), or 950's own allocation; 0 in profile `none`.
         workspace: of the largest call; layers use it one after another.
     """
 

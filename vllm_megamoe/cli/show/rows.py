@@ -55,6 +55,7 @@ _PADDED = {"own": "as many as there are", "dp_max": "the largest rank's number",
 def group_rows(group: GroupReport) -> Iterator[Row]:
     """What runs where in layers that are alike."""
     draft = " (draft)" if group.draft else ""
+    draft = " (draft, own communicator)" if group.communicator == "draft" else draft
     short = len(group.layers) <= _SHORT
     name = f"layers {group.layers}{draft}" if short else f"{group.count} layers{draft}"
     if group.runs == "rejected":
@@ -84,7 +85,8 @@ def _shared(group: GroupReport) -> str:
     if shared is None or shared.mode == "none":
         return "none"
     if shared.mode == "fused":
-        return f"in the operator's call, as {shared.pieces} of the routed width"
+        other = f", as {shared.use_case}" if shared.use_case != group.use_case else ""
+        return f"in the operator's call, as {shared.pieces} of the routed width{other}"
     return f"on vLLM's own path: {shared.reason}"
 
 

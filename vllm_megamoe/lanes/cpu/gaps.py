@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.config import get_current_vllm_config_or_none
+from vllm.config import get_current_vllm_config, get_current_vllm_config_or_none
 from vllm.model_executor.custom_op import CustomOp, op_registry_oot
 from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
@@ -108,13 +108,12 @@ def _warn_once(first: str, count: int) -> None:
     )
 
 
-def check_bias(projections: Iterable[str], config: MegaMoeConfig, folder: str) -> None:
+def check_bias(projections: Iterable[str], config: MegaMoeConfig) -> None:
     """Reject a bias that the description lists for a linear that has none in vLLM's model.
 
     Args:
         projections: names of the linear's projections.
-        config: of the engine.
-        folder: the checkpoint.
+        config: of the engine that is the current one.
 
     Raises:
         CheckpointError: it is not 0, or cannot be looked at.
@@ -124,6 +123,7 @@ def check_bias(projections: Iterable[str], config: MegaMoeConfig, folder: str) -
         name = next((f"{name}.bias" for name in names_of(projection) if f"{name}.bias" in description), "")
         if not name:
             continue
+        folder = get_current_vllm_config().model_config.model
         if os.path.isdir(folder) and not bool(_read(Path(folder), name).any()):
             logger.info("megamoe: %s is 0 everywhere and left out: the model has no place for it", name)
             continue

@@ -64,7 +64,7 @@ def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     if not layer.has_bias:
         # A static quantisation has its bias among its integers, and `Collected` adds it.
         bare = [name for name, form in forms.items() if form.name != "msmodelslim-w8a8"]
-        check_bias(bare, config, get_current_vllm_config().model_config.model)
+        check_bias(bare, config)
     shared = any(component.startswith("share") for component in prefix.split("."))
     if not quantised and not shared:
         return UnquantizedLinearMethod()
