@@ -8,6 +8,9 @@ ARGS ?=
 # Checkouts of the operator's repository for `make contract`, PATH[,PATH]; read, never written.
 OPERATOR ?=
 
+# What of the suite runs on vLLM 0.30 too, with vLLM's own CPU platform in place of vllm-ascend.
+LANE_ON_0_30 := tests/lanes tests/engine/test_product.py
+
 RUN := $(VENV)/bin/python
 PYTEST := $(RUN) -m pytest
 
@@ -29,6 +32,7 @@ test-full: $(VENV) ## run the long tests that `make test` leaves out, and new dr
 contract: ## run vllm-ascend's real Python over the simulator, in an environment of its own (15 minutes at most)
 	@$(PYTHON) -m tools.contract_env --venv $(CONTRACT_VENV)
 	@$(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio tests/contract --operator "$(OPERATOR)" $(ARGS)
+	@VLLM_PLUGINS=megamoe $(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio -m "not full" $(LANE_ON_0_30) $(ARGS)
 
 lint: $(VENV) ## run ruff and mypy
 	@$(RUN) -m ruff check .
