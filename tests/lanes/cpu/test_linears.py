@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vllm_megamoe.errors import CheckpointError
-from vllm_megamoe.lanes.cpu.collected import Collected
+from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.cpu.linears import TALLY
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 
