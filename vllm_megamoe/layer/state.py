@@ -146,12 +146,14 @@ class LayerState:
         pieces = cut_step(rows, largest, plan.capacity)
         parts = [self._call(x, topk_ids, topk_weights, piece) for piece in pieces]
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return y[:, : plan.padding.hidden_was].contiguous()
+        return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
     def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece) -> Tensor:
-        own = slice(piece.start, piece.stop)
-        masked = self.plan.capacity.pad == "dp_max"
-        given = pad_rows(x[own], topk_ids[own], topk_weights[own], piece.rows, masked=masked)
+        whole = piece.stop - piece.start == x.shape[0]
+        if not whole:
+            own = slice(piece.start, piece.stop)
+            x, topk_ids, topk_weights = x[own], topk_ids[own], topk_weights[own]
+        given = pad_rows(x, topk_ids, topk_weights, piece.rows, masked=self.plan.capacity.pad == "dp_max")
         y, expert_token_nums = mega_moe(
             given.x,
             given.topk_ids,
@@ -161,7 +163,7 @@ class LayerState:
         )
         self.load.add(expert_token_nums)
         self.calls += 1
-        return y[: piece.stop - piece.start]
+        return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]
 
 
 _find: Callable[[str], LayerState] | None = None
