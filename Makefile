@@ -45,7 +45,7 @@ docs: $(VENV) ## write the pages that come from data, and check every link betwe
 	@$(RUN) -m tools.write_checkpoints
 	@$(RUN) -m tools.check_links
 
-bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (4 minutes)
+bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (minutes; ARGS=--busy where others use the machine)
 	@PYTHONPATH=tests $(RUN) -m bench.bench_operator --write docs/benchmarks.md $(ARGS)
 
 clean: ## remove the virtual environment and all caches
