@@ -6,7 +6,9 @@ process which does nothing else.
 
 import gc
 import json
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -170,8 +172,17 @@ class Peak:
         self._thread.join()
 
 
+def _warm_up(case: Case) -> None:
+    """Every operation once, so that what libraries allocate for themselves is not counted."""
+    sizes = Sizes(layers=1, experts=1, hidden=128, width=128)
+    with tempfile.TemporaryDirectory() as place:
+        write(Path(place) / "one", case.format, sizes)
+        load(Path(place) / "one", case)
+
+
 def measure(folder: Path, case: Case) -> dict[str, float]:
     """Seconds of the copy and of loading, and bytes above the start: at the peak, of the operands, of a layer."""
+    _warm_up(case)
     started = time.perf_counter()
     copy_once(folder)
     copied = time.perf_counter()
@@ -191,5 +202,5 @@ def measure(folder: Path, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     print(json.dumps(measure(Path(sys.argv[1]), CASES[sys.argv[2]])), flush=True)

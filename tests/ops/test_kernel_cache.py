@@ -120,3 +120,11 @@ def test_without_llvmlite_torch_computes_and_the_log_says_so_once(
     (record,) = caplog.records
     assert "llvmlite cannot be imported" in record.getMessage()
     assert "torch computes instead" in record.getMessage()
+
+
+def test_what_looks_into_every_module_finds_no_made_up_dictionary() -> None:
+    """vLLM does when an engine starts; llvmlite's library would answer with a function."""
+    build.registers()
+    library = importlib.import_module("llvmlite.binding").ffi.lib
+    assert not hasattr(library, "__dict__")
+    assert callable(library.LLVMPY_GetVersionInfo)

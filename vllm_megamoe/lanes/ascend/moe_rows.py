@@ -40,12 +40,19 @@ class _Mc2ForOurs:
         functools.update_wrapper(self, original)
         self.original = original
 
-    def __call__(self, num_tokens: int, vllm_config: Any, *others: Any, **named: Any) -> Any:
+    def __call__(
+        self, num_tokens: int, vllm_config: Any, capacity: int, is_draft_model: bool = False, *others: Any
+    ) -> Any:
         from vllm_ascend.ascend_forward_context import MoECommType
 
-        if is_ours(vllm_config):
+        if is_ours(vllm_config) and (not is_draft_model or _has_drafts(vllm_config.quant_config)):
             return MoECommType.MC2
-        return self.original(num_tokens, vllm_config, *others, **named)
+        return self.original(num_tokens, vllm_config, capacity, is_draft_model, *others)
+
+
+def _has_drafts(config: MegaMoeConfig) -> bool:
+    """Whether draft layers are ours too; where they have a quantisation of their own, vllm-ascend runs them."""
+    return config.carried is None or any(layer.facts.draft for layer in config.carried.plan.layers)
 
 
 def lengthen_mask(vllm_config: Any) -> None:

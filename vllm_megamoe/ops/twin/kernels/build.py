@@ -77,9 +77,28 @@ def processor() -> str:
 @cache
 def _llvm() -> Any:
     binding = importlib.import_module("llvmlite.binding")
+    _hide_from_scans(importlib.import_module("llvmlite.binding.ffi").lib)
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
+
+
+def _hide_from_scans(library: Any) -> None:
+    """Let llvmlite's library say that it has no `__dict__`: it answers every name with a function.
+
+    A second engine of a process would end there: vLLM looks at the `__dict__` of whatever stands in any module
+    (triton_utils/dispatcher.py of vLLM 0.32, register_kernels).
+    """
+    kind = type(library)
+    by_name = kind.__getattr__
+    if hasattr(library, "__dict__"):
+
+        def named(self: Any, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return by_name(self, name)
+
+        kind.__getattr__ = named
 
 
 @cache
