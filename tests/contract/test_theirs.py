@@ -43,3 +43,15 @@ def test_each_failure_is_explained(over_the_simulator: Theirs) -> None:
     failed = {name: outcome.reason for name, outcome in outcomes.items() if outcome.result != "passed"}
     assert failed.keys() == EXPLAINED.keys(), failed
     assert counts["passed"] == len(outcomes) - len(EXPLAINED)
+
+
+def test_the_fused_half_of_their_nightly_check() -> None:
+    """Kimi-K3's layer, made small, within their own bound (tests/e2e/nightly/single_node/ops/test_mega_moe.py)."""
+    from contract.support.launch import run
+
+    for answer in run("950@9.2", ["kimi_layer"], ranks=2)["kimi_layer"]:
+        assert answer["finite"]
+        assert answer["counts_equal"]
+        assert answer["relative_rmse"] < 0.03
+        assert answer["cosine"] > 0.999
+        RECORD.notes.append(f"their nightly check, fused half: relative RMSE {answer['relative_rmse']:.4f}")

@@ -9,6 +9,10 @@ from vllm_megamoe.layout import AclFormat, format_cast
 from vllm_megamoe.layout.cast import format_of
 from vllm_megamoe.layout.formatted import inner
 
+# torch 2.10 graph-breaks at the class in a traced cast and in `unbind`; newer ones do not. On an NPU no such tensor is
+# traced: formats are a property of the storage there.
+TRACED = pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.10 cannot trace a formatted tensor's making")
+
 
 @torch.library.custom_op("vllm_megamoe_test::weigh", mutates_args=())
 def weigh(x: Tensor, stored: list[Tensor], fmt: int) -> Tensor:
@@ -43,6 +47,7 @@ def test_a_list_of_arguments(weight: Tensor) -> None:
     assert compiled(call, torch.ones(3), weights).equal(call(torch.ones(3), weights))
 
 
+@TRACED
 def test_a_stack_is_unbound_in_the_graph(weight: Tensor) -> None:
     stack = format_cast(torch.stack([weight, weight + 1]), 29)
 
@@ -61,6 +66,7 @@ def test_parameters_of_a_module(weight: Tensor) -> None:
     assert compiled(function, torch.ones(3)).equal(function(torch.ones(3)))
 
 
+@TRACED
 def test_a_cast_and_a_view_in_the_graph(weight: Tensor) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return call(x, [format_cast(w, 29).view(torch.int32)])

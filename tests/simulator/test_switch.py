@@ -105,7 +105,8 @@ def test_what_the_adapter_rejects_reaches_the_other_ranks(tmp_path: Path) -> Non
     for rank, process in enumerate(ranks):
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-        *lines, last = output.splitlines()
+        # torch 2.10 lets gloo say there whom it is connected to.
+        *lines, last = [line for line in output.splitlines() if not line.startswith("[Gloo]")]
         assert last == "True"
         for line, reason in zip(lines, words, strict=True):
             assert reason in line
