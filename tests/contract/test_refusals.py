@@ -82,4 +82,5 @@ def test_the_flag_never_becomes_theirs(answers: dict[str, Any]) -> None:
     assert found["order"][0] == "megamoe"
     assert found["order"].count("megamoe") == 1
     # Were it theirs now, nothing would be said; ours cannot tell what such a section means, and says so.
-    assert found["said"].startswith("--quantization megamoe") or "quantization_config" in found["said"]
+    assert found["said"].startswith("--quantization megamoe cannot serve this")
+    assert "experts in the format 'an unnamed quantisation'" in found["said"]

@@ -14,10 +14,12 @@ SECTION = {"group_size": 0, "model_quant_type": "W8A8_DYNAMIC"}
 def run(rank: "Rank") -> dict[str, Any]:
     """The order of methods, and what the flag has become."""
     from vllm.model_executor.layers import quantization
+    from vllm.plugins import load_general_plugins
     from vllm_ascend.quantization.configs import modelslim_config
 
     from vllm_megamoe import plugin
 
+    load_general_plugins()
     theirs = modelslim_config.AscendModelSlimConfig.override_quantization_method(SECTION, plugin.NAME)
     quantization.QUANTIZATION_METHODS.remove(plugin.NAME)
     del quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG[plugin.NAME]
