@@ -8,6 +8,9 @@ ARGS ?=
 # Checkouts of the operator's repository for `make contract`, PATH[,PATH]; read, never written.
 OPERATOR ?=
 
+# What of the suite runs on vLLM 0.30 too, with vLLM's own CPU platform in place of vllm-ascend.
+LANE_ON_0_30 := tests/lanes tests/engine/test_product.py
+
 RUN := $(VENV)/bin/python
 PYTEST := $(RUN) -m pytest
 
@@ -29,6 +32,7 @@ test-full: $(VENV) ## run the long tests that `make test` leaves out, and new dr
 contract: ## run vllm-ascend's real Python over the simulator, in an environment of its own (15 minutes at most)
 	@$(PYTHON) -m tools.contract_env --venv $(CONTRACT_VENV)
 	@$(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio tests/contract --operator "$(OPERATOR)" $(ARGS)
+	@VLLM_PLUGINS=megamoe $(CONTRACT_VENV)/bin/python -m pytest -p no:asyncio -m "not full" $(LANE_ON_0_30) $(ARGS)
 
 lint: $(VENV) ## run ruff and mypy
 	@$(RUN) -m ruff check .
@@ -41,7 +45,7 @@ docs: $(VENV) ## write the pages that come from data, and check every link betwe
 	@$(RUN) -m tools.write_checkpoints
 	@$(RUN) -m tools.check_links
 
-bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (4 minutes)
+bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (minutes; ARGS=--busy where others use the machine)
 	@PYTHONPATH=tests $(RUN) -m bench.bench_operator --write docs/benchmarks.md $(ARGS)
 
 clean: ## remove the virtual environment and all caches

@@ -32,6 +32,7 @@ RIGHT: dict[str, dict[str, object]] = {
     "VLLM_MEGAMOE_SIMULATE": {"a2@9.1": "a2@9.1"},
     "VLLM_MEGAMOE_TIMEOUT_S": {"0.5": 0.5, "3e2": 300.0, "31536000": 31536000.0},
     "VLLM_MEGAMOE_LOAD_LOG_STEPS": {"0": 0, "7": 7},
+    "VLLM_MEGAMOE_KERNELS": {"on": "on", "off": "off"},
     "VLLM_MEGAMOE_SIMULATED_NPU": {"950@9.1": "950@9.1"},
     "HCCL_BUFFSIZE": {"1": 1, "200": 200},
 }
@@ -40,6 +41,7 @@ WRONG = {
     "VLLM_MEGAMOE_SIMULATE": ("a3", "none", "910a"),
     "VLLM_MEGAMOE_TIMEOUT_S": ("0", "-1", "soon", "nan", "inf", "1e300", "31536001", "5 s"),
     "VLLM_MEGAMOE_LOAD_LOG_STEPS": ("often", "-1", "2.5", "²", "1" * 5000),
+    "VLLM_MEGAMOE_KERNELS": ("0", "ON", "auto"),
     "VLLM_MEGAMOE_SIMULATED_NPU": ("none", "a9"),
     "HCCL_BUFFSIZE": ("0", "-200", "1G", "1.5"),
 }

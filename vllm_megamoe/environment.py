@@ -7,6 +7,8 @@ at once, so that the config stage can reject a bad one before a weight is read.
     VLLM_MEGAMOE_SIMULATE         product that the simulator stands for
     VLLM_MEGAMOE_TIMEOUT_S        seconds that a rank of the twin waits for the others
     VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two lines of expert load in the log
+    VLLM_MEGAMOE_KERNELS          whether the twin multiplies few rows with kernels that it makes for this processor
+    VLLM_MEGAMOE_CACHE            folder of what is kept between processes: the twin's kernels
     VLLM_MEGAMOE_SIMULATED_NPU    product that a simulated torch_npu stands for (contract tests)
     VLLM_MEGAMOE_SHARED           folder of shared test data (this package's own tests)
     HCCL_BUFFSIZE                 HCCL's own: MB of one half of every communicator's window on A2 and A3
@@ -19,7 +21,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.profiles.profile import PROFILE_NAMES, is_unsupported
@@ -122,6 +125,10 @@ def _positive(text: str) -> int | None:
     return _whole(text) or None
 
 
+def _on_or_off(text: str) -> str | None:
+    return text if text in ("on", "off") else None
+
+
 def _anything(text: str) -> str:
     return text
 
@@ -130,13 +137,15 @@ PROFILE = Variable(PROFILE_VARIABLE, f"one of {', '.join(PROFILE_NAMES)}", "a3@9
 SIMULATE = Variable(SIMULATE_VARIABLE, f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product, _why_no_profile)
 TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at most a year", "300", _seconds)
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
+KERNELS = Variable("VLLM_MEGAMOE_KERNELS", "on or off", "off", _on_or_off)
+CACHE = Variable("VLLM_MEGAMOE_CACHE", "a folder", "~/.cache/vllm-megamoe", _anything)
 SIMULATED_NPU = Variable("VLLM_MEGAMOE_SIMULATED_NPU", f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product)
 SHARED = Variable("VLLM_MEGAMOE_SHARED", "a folder", "../shared", _anything)
 BUFFSIZE = Variable(BUFFSIZE_VARIABLE, "a whole number of MB from 1 on", str(DEFAULT_MB), _positive)
 
 VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float]] = {
     variable.name: variable
-    for variable in (PROFILE, SIMULATE, TIMEOUT, LOAD_LOG_STEPS, SIMULATED_NPU, SHARED, BUFFSIZE)
+    for variable in (PROFILE, SIMULATE, TIMEOUT, LOAD_LOG_STEPS, KERNELS, CACHE, SIMULATED_NPU, SHARED, BUFFSIZE)
 }
 """All that this package reads, by name."""
 
@@ -229,3 +238,17 @@ def hccl_buffsize() -> int:
         ConfigError: see `Variable.read`.
     """
     return BUFFSIZE.read() or DEFAULT_MB
+
+
+def kernels_from_environment() -> Literal["on", "off"]:
+    """Whether the twin may make kernels for this processor.
+
+    Raises:
+        ConfigError: see `Variable.read`.
+    """
+    return "off" if KERNELS.read() == "off" else "on"
+
+
+def cache_folder() -> Path:
+    """The folder of what is kept between processes; it may not exist yet."""
+    return Path(CACHE.read() or CACHE.example).expanduser()

@@ -45,6 +45,12 @@ def operator_layers() -> dict[str, Layer]:
     return {f"mega_moe twin, {use_case.value}": _operator(use_case) for use_case in UseCase}
 
 
+def expert_bytes(name: str) -> int:
+    """Weights of one expert of a layer, by its name in the table; scales are not counted."""
+    bits = next((USE_CASES[one].weight_bits for one in UseCase if name.endswith(one.value)), 16)
+    return 3 * HIDDEN * WIDTH * bits // 8
+
+
 def _operator(use_case: UseCase) -> Layer:
     facts = USE_CASES[use_case]
     operands = to_operands(_experts(use_case), use_case)

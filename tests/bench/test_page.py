@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from bench.bench_operator import REPEATS, ROWS, introduction, medians, rounds
+from bench.layers import expert_bytes
 
 
 def test_the_page_says_what_is_run(repository: Path) -> None:
@@ -20,5 +21,10 @@ def test_every_round_is_run_and_told(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_large_steps_take_fewer_rounds() -> None:
-    assert [rounds(rows, 5) for rows in ROWS] == [5, 5, 5, 2]
+    assert [rounds(rows, 9) for rows in ROWS] == [9, 9, 9, 9, 9, 9, 2, 2]
     assert rounds(1024, 1) == 1
+
+
+def test_the_bound_counts_a_weight_once_at_its_own_width() -> None:
+    names = ("vLLM CPU MoE, BF16", "mega_moe twin, a16w16", "mega_moe twin, a8w8-fp", "mega_moe twin, a8w4-int")
+    assert [expert_bytes(name) / (2048 * 1024 * 3) for name in names] == [2, 2, 1, 0.5]

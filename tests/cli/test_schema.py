@@ -46,6 +46,7 @@ GROUP = {
     "runs",
     "use_case",
     "loss",
+    "communicator",
     "activation",
     "shared_experts",
     "padding",

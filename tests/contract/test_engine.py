@@ -13,7 +13,7 @@ FLAG = "CONTRACT_FLAG"
 LAYERS, BATCHES = 2, 3
 
 
-@pytest.fixture(scope="module", params=[""], ids=["theirs"])
+@pytest.fixture(scope="module", params=["megamoe", ""], ids=["ours", "theirs"])
 def life(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the engine's scene saw."""
     answer = run("a3@9.2", ["whole_engine"], 1, {FLAG: request.param}, places=[ENGINE, OPERATOR])["whole_engine"][0]

@@ -1,11 +1,13 @@
 """Steps that load weights into a running engine: vLLM's own reload, and what a trainer calls."""
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.steps import own_teacher
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vllm_megamoe.errors import MegaMoeError
@@ -69,3 +71,18 @@ def addresses(llm: Any) -> list[int]:
 
     states = [module.mega_moe for module in model_of(llm).modules() if hasattr(module, "mega_moe")]
     return [inner(weight).data_ptr() for state in states for weight in (*state.operands.l1, *state.operands.l2)]
+
+
+def with_rotated_experts(source: Path, folder: Path) -> Path:
+    """A copy of a checkpoint in which each expert has the tensors of the one before it."""
+    shutil.copytree(source, folder)
+    for file in folder.glob("*.safetensors"):
+        original, tensors = load_file(file), load_file(file)
+        found = {name: re.search(r"\.experts\.(\d+)\.", name) for name in tensors}
+        count = 1 + max((int(match[1]) for match in found.values() if match), default=0)
+        for name, match in found.items():
+            if match is not None:
+                after = f".experts.{(int(match[1]) + 1) % count}."
+                tensors[name.replace(match[0], after)] = original[name]
+        save_file(tensors, file, metadata={"format": "pt"})
+    return folder

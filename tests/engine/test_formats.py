@@ -26,7 +26,7 @@ from vllm_megamoe.testing.ranks import RankError
 pytestmark = pytest.mark.engine
 
 FOLDERS = [fixture.folder for fixture in FIXTURES if fixture.format != "bf16" and not fixture.refused]
-IN_EVERY_RUN = {"qwen3_moe__msmodelslim__w4a8_dynamic", "deepseek_v3__msmodelslim__w4a8_mxfp"}
+IN_EVERY_RUN = {"qwen3_moe__msmodelslim__w4a8_dynamic"}
 OWN_INT8 = [
     "mixtral__llmcompressor-mf__W8A8",
     "qwen3_moe__llmcompressor__W4A8_channel",
@@ -178,6 +178,7 @@ def test_damage_is_seen(folder: str, kind: str, served: Served) -> None:
     assert found > limit, f"{found:.4f} (limit {limit:.4f})"
 
 
+@pytest.mark.full
 def test_experts_with_a_bias_are_refused_by_name(served: Served) -> None:
     with pytest.raises(RankError, match=r"bias"):
         served.as_use_case(

@@ -5,11 +5,13 @@ answers equal those of an engine that was started with these weights, to the las
 """
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine.engines import EAGER, MEGAMOE, Engines, Prompts
-from engine.reloading import addresses, after, load, load_from_one_buffer, refused, reload
+from engine.reloading import addresses, after, load, load_from_one_buffer, refused, reload, with_rotated_experts
+from engine.steps import layers
 
 pytestmark = pytest.mark.engine
 
@@ -66,6 +68,32 @@ def test_operands_stay_where_they_are(answers: dict[str, Any]) -> None:
 
 
 def test_weights_loaded_in_part_are_named_before_they_are_used(answers: dict[str, Any]) -> None:
-    words = "model.layers.1.mlp.experts: 1 experts were loaded again in part: model.layers.1.mlp.experts.3.down_proj"
+    words = "model.layers.1.mlp.experts: 1 experts were loaded again in part: model.layers.1.mlp.experts.3.gate_proj"
     assert words in answers["half an expert"]
     assert "model.layers.0.self_attn.qkv_proj: loaded again in part" in answers["half a linear"]
+
+
+FIXTURES = {
+    "qwen3_moe__msmodelslim__w4a8_dynamic": "a8w4-int",
+    "qwen3_moe__llmcompressor__MXFP4": "a8w4-fp",
+    "deepseek_v3__msmodelslim__w4a8_mxfp": "a8w4-fp",
+}
+"""Quantised linears that are dequantised at load, parts that are optional, fused shared experts, latent attention."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FIXTURES)
+def test_a_quantised_checkpoint_is_loaded_again(
+    name: str, engines: Engines, shared_dir: Path, tmp_path: Path, prompts: Prompts
+) -> None:
+    """By both ways, with the experts' numbers rotated by one: other weights, all legal."""
+    first = str(shared_dir / "fixtures" / f"{name}__s0")
+    second = str(with_rotated_experts(Path(first), tmp_path / "rotated"))
+    llm = {**MEGAMOE, **EAGER, "enable_prefix_caching": False, "max_model_len": 128}
+    ask = partial(after, prompts=[prompt[:20] for prompt in prompts[:4]])
+    fresh = [engines.run({"model": folder, **llm}, [ask])[0][0] for folder in (first, second)]
+    steps = [ask, partial(ask, what=partial(reload, folder=second)), partial(ask, what=partial(load, folder=first))]
+    found = engines.run({"model": first, **llm}, [layers, *steps])[0]
+    assert {layer["use_case"] for layer in found[0]} == {FIXTURES[name]}
+    assert fresh[0] != fresh[1]
+    assert found[1:] == [fresh[0], fresh[1], fresh[0]]

@@ -81,3 +81,52 @@ def test_off_forces_vllms_path_and_no_shared_experts_are_none() -> None:
     for option in ("auto", "on", "off"):
         options = Options(fuse_shared_experts=option)
         assert plan_shared(alone, UseCase.A16W16, find_profile("none"), options).mode == "none"
+
+
+MX4, MX8, A4 = (
+    format_named(f"msmodelslim-{name}") for name in ("w4a8-mxfp", "w8a8-mxfp8", "w4a4-mxfp4")
+)  # fmt: skip
+INT4, INT8, GROUPS = (
+    format_named(name)
+    for name in ("msmodelslim-w4a8-dynamic", "msmodelslim-w8a8-dynamic", "compressed-tensors-w4a16-group")
+)
+
+# Format of the routed and of the shared experts, the routed use case, profile and topology -> what the shared ones run
+# as, or a part of the reason why they are not fused (operator_readme.txt:492,578,593-594; recipes of facts 3.2).
+TYPES: dict[str, tuple[object, object, UseCase, tuple[str, str], UseCase | str]] = {
+    "FP8 beside FP4": (MX4, MX8, UseCase.A8W4_FP, ("950@9.2", "mte"), UseCase.A8W8_FP),
+    "FP8 beside FP4 with FP4 rows": (A4, MX8, UseCase.A4W4_FP, ("950@9.2", "mte"), UseCase.A8W8_FP),
+    "FP8 in blocks beside FP4 (DeepSeek-V4)": (
+        format_named("deepseek-v4-fp4"), format_named("fp8-block-ue8m0"), UseCase.A8W4_FP, ("950@9.2", "mte"),
+        UseCase.A8W8_FP),
+    "other types on URMA": (MX4, MX8, UseCase.A8W4_FP, ("950@9.2", "urma"), "does not hold exactly beside a8w4-fp"),
+    "alike on URMA": (MX4, MX4, UseCase.A8W4_FP, ("950@9.2", "urma"), UseCase.A8W4_FP),
+    "FP4 as FP8 beside FP8": (MX8, MX4, UseCase.A8W8_FP, ("950@9.2", "urma"), UseCase.A8W8_FP),
+    "INT4": (INT4, INT4, UseCase.A8W4_INT, ("none", "mte"), "takes FP8 and FP4 only"),
+    "INT8 beside INT4": (INT4, INT8, UseCase.A8W4_INT, ("none", "mte"), "takes FP8 and FP4 only"),
+    "BF16 beside INT4 in groups (Kimi-K2.5)": (
+        GROUPS, format_named("bf16"), UseCase.A16W16, ("none", "mte"), UseCase.A16W16),
+    "BF16 beside FP8": (MX8, format_named("bf16"), UseCase.A8W8_FP, ("950@9.2", "mte"), "format is bf16"),
+    "BF16 rows feed no FP8": (format_named("bf16"), MX8, UseCase.A16W16, ("none", "mte"), UseCase.A16W16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_their_own_type(case: str) -> None:
+    routed, shared, use_case, (name, topology), expected = TYPES[case]
+    layer = replace(LAYER, experts_format=routed, shared=replace(SHARED, experts_format=shared))
+    found = plan_shared(layer, use_case, find_profile(name, topology), Options())
+    if isinstance(expected, UseCase):
+        assert (found.mode, found.use_case, found.pieces) == ("fused", expected, 2)
+    else:
+        assert (found.mode, found.use_case) == ("vllm", None)
+        assert expected in found.reason
+
+
+def test_a_scale_is_not_cut() -> None:
+    narrow = replace(LAYER, intermediate_hidden=48, experts_format=MX8)
+    shared = replace(SHARED, intermediate_hidden=96, experts_format=MX8)
+    found = plan_shared(replace(narrow, shared=shared), UseCase.A8W8_FP, find_profile("none"), Options())
+    assert "cannot be cut into 2" in found.reason
+    one = replace(narrow, shared=replace(shared, intermediate_hidden=48))
+    assert plan_shared(one, UseCase.A8W8_FP, find_profile("none"), Options()).mode == "fused"

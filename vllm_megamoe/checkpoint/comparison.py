@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_megamoe.checkpoint.formats import OWN_PREFIX, ExpertsFormat, Known, Mixed
-from vllm_megamoe.checkpoint.headers import COPY, DTYPES, Entry, Problem
+from vllm_megamoe.checkpoint.headers import DTYPES, Entry
 from vllm_megamoe.checkpoint.layers import DOWN, FUSED_PARTS, GATE, UP, LayerId, LayerTensors, Parts
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
+from vllm_megamoe.checkpoint.problem import COPY, Problem
 from vllm_megamoe.checkpoint.recognise import source_section
 from vllm_megamoe.checkpoint.stored.part import Part, fits, shapes_text
 from vllm_megamoe.checkpoint.stored.table import stored_of

@@ -2,7 +2,7 @@
 
 A file is eight bytes (little-endian length of the header), a JSON object {name: {dtype, shape, data_offsets}}, and the
 data without a hole. The header is parsed here and once a file, not by the library: the library stops at the first fault
-and names no tensor. Weights are read through the library (`checkpoint.layers`).
+and names no tensor. Weights are read through the library (`checkpoint.reading`).
 
 All of it is untrusted: a file is looked for under its own name inside the folder alone, and nothing but JSON is parsed.
 """
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.checkpoint.index import INDEX, against_files, glob, read_index
+from vllm_megamoe.checkpoint.problem import COPY, Problem
 
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -38,14 +39,9 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 """The format's word -> torch's dtype."""
 
-INDEX = "model.safetensors.index.json"
-"""The index that vLLM filters files by; other tools' have another stem, and then every file is loaded."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _MOST_HEADER = 100_000_000
 """Bytes; the library's own limit."""
-COPY = "Copy the checkpoint anew."
-_SHOWN = 12
-"""Names in one sentence."""
 
 
 class Entry(NamedTuple):
@@ -54,7 +50,7 @@ class Entry(NamedTuple):
     Attributes:
         name: as the file calls it.
         file: name of the file within the folder.
-        dtype: the format's word, a key of DTYPES.
+        dtype: the format's word, a key of DTYPES or one that torch has no type for.
         shape: of the stored tensor.
         begin, end: its bytes within the file.
     """
@@ -70,32 +66,6 @@ class Entry(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the tensor."""
         return self.end - self.begin
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a file: where, what came, what was expected, what to do.
-
-    Attributes:
-        file: its name.
-        tensor: the first tensor that it is about, empty where it is about the whole file.
-        alike: names of further tensors of which the same is to be said.
-    """
-
-    file: str
-    tensor: str
-    got: str
-    expected: str
-    remedy: str
-    alike: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        where = f"{self.file}: {self.tensor}" if self.tensor else self.file
-        if not self.alike:
-            return f"{where} {self.got}; expected {self.expected}. {self.remedy}"
-        named = self.alike if len(self.alike) <= _SHOWN else (*self.alike[: _SHOWN - 1], f"... {self.alike[-1]}")
-        more = f"The same of {len(self.alike)} more: {', '.join(named)}."
-        return f"{where} {self.got}; expected {self.expected}. {self.remedy} {more}"
 
 
 @dataclass(slots=True)
@@ -122,37 +92,25 @@ def has_weights(folder: Path) -> bool:
     )
 
 
-def glob(folder: Path, pattern: str) -> list[Path]:
-    """Files of a folder by name, sorted.
-
-    Raises:
-        CheckpointError: the folder cannot be read.
-    """
-    try:
-        return sorted(file for file in folder.glob(pattern) if file.is_file())
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: cannot be read ({error.strerror}); expected a checkpoint's folder."
-        ) from error
-
-
 def read_headers(folder: Path) -> Headers:
     """Every header and the index; what is wrong is in the result, nothing is raised for it.
 
     Raises:
         CheckpointError: the folder cannot be read.
     """
-    found = Headers(folder)
-    where = _read_index(found)
-    named = dict.fromkeys(where.values())
+    index = read_index(folder)
+    found = Headers(folder, problems=list(index.problems), index=index.name)
+    named = dict.fromkeys(index.where.values())
     files = [file.name for file in glob(folder, "*.safetensors")]
     if not files and not named:
         found.problems += _without_weights(folder)
-    for file in named if found.index == INDEX else files:
-        if (folder / file).is_file():
+    here = {file for file in (*named, *files) if (folder / file).is_file()}
+    for file in named if index.name == INDEX and named else files:
+        if file in here:
             _add_file(found, file)
-    if where:
-        found.problems += _against_index(found, where)
+    if index.where:
+        held = {entry.name: entry.file for entry in found.entries.values()}
+        found.problems += against_files(index, held, here, {problem.file for problem in found.problems})
     return found
 
 
@@ -163,35 +121,6 @@ def _without_weights(folder: Path) -> Iterator[Problem]:
         yield Problem(pickles[0], "", got, "safetensors", "Fetch or write the checkpoint as safetensors.")
     else:
         yield Problem(str(folder), "", "holds no weights", "safetensors files", "Fetch the checkpoint's weights.")
-
-
-def _read_index(found: Headers) -> dict[str, str]:
-    """Tensor -> file, entries with a file name that is none left out."""
-    indexes = [file.name for file in glob(found.folder, "*.safetensors.index.json")]
-    if not indexes:
-        return {}
-    found.index = INDEX if INDEX in indexes else indexes[0]
-    content = _json(found, found.index, (found.folder / found.index).read_bytes())
-    where = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(where, dict):
-        if content is not None:
-            got = "has no object weight_map"
-            found.problems.append(Problem(found.index, "", got, "the file of each tensor", COPY))
-        return {}
-    wrong: dict[str, list[str]] = {}
-    for tensor, file in where.items():
-        if not isinstance(file, str) or not _is_plain(file):
-            wrong.setdefault(repr(file), []).append(tensor)
-    for file, tensors in wrong.items():
-        remedy = "Do not use this checkpoint, or write its index anew."
-        got, expected = f"points at {file}", "the name of a file in this folder"
-        found.problems.append(Problem(found.index, tensors[0], got, expected, remedy, tuple(tensors[1:])))
-    return {tensor: file for tensor, file in where.items() if isinstance(file, str) and _is_plain(file)}
-
-
-def _is_plain(file: str) -> bool:
-    """A name inside the folder: no path, so that no index leads out of it."""
-    return file not in ("", ".", "..") and not set(file) & set("/\\\0") and file.endswith(".safetensors")
 
 
 def _json(found: Headers, file: str, data: bytes) -> Any:
@@ -237,13 +166,13 @@ def _add_file(found: Headers, file: str) -> None:
 def _entry(found: Headers, file: str, name: str, said: Any, start: int) -> Entry | None:
     said = said if isinstance(said, dict) else {}
     dtype, shape, offsets = said.get("dtype"), said.get("shape"), said.get("data_offsets")
-    if dtype not in DTYPES or not _whole(shape) or not _whole(offsets) or len(offsets) != 2:
+    if not isinstance(dtype, str) or not _whole(shape) or not _whole(offsets) or len(offsets) != 2:
         got = f"is described as dtype {dtype!r}, shape {shape!r}, data_offsets {offsets!r}"[:200]
-        expected = f"one of {', '.join(DTYPES)}, whole numbers, and two offsets"
+        expected = "a dtype's name, whole numbers, and two offsets"
         found.problems.append(Problem(file, name, got, expected, COPY))
         return None
     entry = Entry(name, file, dtype, tuple(shape), start + offsets[0], start + offsets[1])
-    needed = math.prod(entry.shape) * DTYPES[dtype].itemsize
+    needed = math.prod(entry.shape) * DTYPES[dtype].itemsize if dtype in DTYPES else entry.nbytes
     if entry.nbytes != needed:
         got = f"has {entry.nbytes} bytes for {dtype} {list(entry.shape)}"
         found.problems.append(Problem(file, name, got, f"{needed} bytes", COPY))
@@ -270,35 +199,3 @@ def _bounds(file: str, entries: Iterable[Entry], start: int, size: int) -> Itera
             yield Problem(file, entry.name, got, f"{place}, where the tensor before it ends", COPY)
             return
         place = entry.end
-
-
-def is_experts(name: str) -> bool:
-    """A cheap look: most tensors of a model are none of a MoE layer's."""
-    return "expert" in name or ".moe." in name or "shared_mlp" in name
-
-
-def _against_index(found: Headers, where: Mapping[str, str]) -> Iterator[Problem]:
-    """An index that names files that are not there; and for experts' tensors one that says something else than the files.
-
-    Of all other tensors vLLM judges: an index may leave out what nobody loads.
-    """
-    here = {file for file in set(where.values()) if (found.folder / file).is_file()}
-    broken = {problem.file for problem in found.problems}
-    absent: dict[str, list[str]] = {}
-    elsewhere: dict[tuple[str, str], list[str]] = {}
-    for tensor, file in where.items():
-        held = found.entries.get(tensor)
-        if file not in here:
-            absent.setdefault(file, []).append(tensor)
-        elif is_experts(tensor) and file not in broken and (held is None or held.file != file):
-            elsewhere.setdefault((file, held.file if held else ""), []).append(tensor)
-    for file, tensors in absent.items():
-        got = f"should be in {file}, which is not there"
-        yield Problem(found.index, tensors[0], got, "that file", "Fetch it.", tuple(tensors[1:]))
-    for (file, held_by), tensors in elsewhere.items():
-        got = f"should be in {file}, which does not hold it" + (f": {held_by} does" if held_by else "")
-        yield Problem(found.index, tensors[0], got, "an index that fits the files", COPY, tuple(tensors[1:]))
-    unlisted = [e for e in found.entries.values() if e.name not in where and e.file in here and is_experts(e.name)]
-    if unlisted:
-        got, more = f"is not listed, but {unlisted[0].file} holds it", tuple(entry.name for entry in unlisted[1:])
-        yield Problem(found.index, unlisted[0].name, got, "an index of every tensor of a file", COPY, more)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vllm_megamoe.checkpoint.headers import Entry, is_experts
+from vllm_megamoe.checkpoint.headers import Entry
+from vllm_megamoe.checkpoint.index import is_experts
 
 GATE, UP, DOWN = "gate_proj", "up_proj", "down_proj"
 PROJECTIONS: Mapping[str, str] = {GATE: GATE, UP: UP, DOWN: DOWN, "w1": GATE, "w3": UP, "w2": DOWN}

@@ -39,4 +39,5 @@ class OwnStream(ExpertStream):
         held = self._held[expert]
         self._finish_operands(self._slots[expert], {field: held[key] for field, key in self._keys.items()})
         del self._held[expert]
+        self._broken.pop(expert, None)
         self._unread.discard(expert)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from vllm_megamoe.checkpoint.comparison import Wanted
 from vllm_megamoe.checkpoint.formats import OWN_PREFIX
-from vllm_megamoe.checkpoint.headers import COPY, Entry
+from vllm_megamoe.checkpoint.headers import Entry
 from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP, LayerTensors, Parts
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
+from vllm_megamoe.checkpoint.problem import COPY
 from vllm_megamoe.checkpoint.recognise import source_section
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, cut_expert, join_expert
 from vllm_megamoe.checkpoint.stored.part import read_projection

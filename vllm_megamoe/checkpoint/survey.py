@@ -10,8 +10,9 @@ from typing import Any
 
 from vllm_megamoe.checkpoint.comparison import CONFIG, FITS_CONFIG, Comparison, Wanted
 from vllm_megamoe.checkpoint.formats import OWN_PREFIX
-from vllm_megamoe.checkpoint.headers import COPY, Headers, Problem
+from vllm_megamoe.checkpoint.headers import Headers
 from vllm_megamoe.checkpoint.layers import Layers, LayerTensors
+from vllm_megamoe.checkpoint.problem import COPY, Problem
 
 
 @dataclass(slots=True)

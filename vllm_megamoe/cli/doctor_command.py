@@ -28,6 +28,7 @@ CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
     ascend.one_build,
     ascend.works,
     processor,
+    packages.kernels,
     variables.plugins,
     variables.hccl,
     variables.ours,

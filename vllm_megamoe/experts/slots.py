@@ -10,6 +10,7 @@ from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.convert import as_layer, fitted
 from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, to_operands
 from vllm_megamoe.layout.cast import empty_stack
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.profiles.use_cases import UseCase
 
 _NAMES = tuple(field.name for field in fields(ExpertOperands))
@@ -18,8 +19,11 @@ _NAMES = tuple(field.name for field in fields(ExpertOperands))
 class Slots:
     """Room for the operands of `count` experts.
 
-    Memory is taken as experts come: with the first one a stack of all, or tensors of its own with each. An expert that
-    comes again is copied into the operands that it has: a captured graph and a call's arguments hold their addresses.
+    Memory is taken with the first expert, one stack of all, and experts are copied into it: made one by one, operands
+    would lie between the temporaries of their conversion and leave holes that a C library does not use again; and some
+    are the bytes of the checkpoint's mapped file. Only on a device does each expert of a list have tensors of its own,
+    because a part of a formatted stack is no tensor there. An expert that comes again is copied into the operands that
+    it has: a captured graph and a call's arguments hold their addresses.
 
     Args:
         use_case: of the operands.
@@ -74,10 +78,13 @@ class Slots:
         Raises:
             LayoutError: they are of another kind or size than the first ones.
         """
-        copies = {name: one.clone() for name in _NAMES if (one := getattr(made, name)) is not None}
-        self._place(slot, replace(made, **copies), f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}", sizes)
+        likeness = f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}"
+        self._place(slot, made, likeness, sizes, keep=False)
 
-    def _place(self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int]) -> None:
+    def _place(
+        self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int], *, keep: bool = True
+    ) -> None:
+        """`keep`: whether the operands' own memory may become the slot's."""
         if likeness != (self._likeness or likeness):
             raise LayoutError(
                 f"expert {slot} becomes {likeness}, those before it {self._likeness}; expected experts of one "
@@ -85,11 +92,12 @@ class Slots:
             )
         if not self._filled:
             self._likeness, self._sizes = likeness, sizes
-            if self._stacked:
+            if self._stacked or inner(made.l1).device.type == "cpu":
                 self._make_stacks(made)
         home = self._slots[slot]
         if home is None:
-            self._slots[slot] = made
+            copies = {} if keep else {n: one.clone() for n in _NAMES if (one := getattr(made, n)) is not None}
+            self._slots[slot] = replace(made, **copies)
         else:
             for name in _NAMES:
                 if (place := getattr(home, name)) is not None:

@@ -90,8 +90,8 @@ class Lane(Protocol):
             MegaMoeError: the layer's weights cannot be read.
         """
 
-    def check_whole(self) -> None:
-        """Called before each step of a MoE layer, for the layers without experts.
+    def check_whole(self, vllm_config: Any) -> None:
+        """Called before each step of a MoE layer, for the engine's layers without experts.
 
         Raises:
             CheckpointError: weights were loaded again in part.

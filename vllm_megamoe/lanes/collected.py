@@ -10,7 +10,6 @@ A shared MLP that the operator runs is not handed on: it is kept whole and exact
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from types import MethodType
 from typing import Any
 
@@ -18,36 +17,23 @@ import torch
 from torch import Tensor
 from vllm.model_executor.layers.linear import (
     WEIGHT_LOADER_V2_SUPPORTED,
-    QKVParallelLinear,
     RowParallelLinear,
     UnquantizedLinearMethod,
 )
 from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
 from vllm_megamoe.checkpoint.stored.integers import MsStatic
-from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, values_of
-from vllm_megamoe.checkpoint.stored.part import Stored, read_projection
+from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, own_memory, values_of
+from vllm_megamoe.checkpoint.stored.part import read_projection
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.lanes.expert_loading import Numberless
+from vllm_megamoe.lanes.projections import Projection, rows_of
 
 _BY_WORD = ("q", "k", "v", "index_q", "index_k")
 """vLLM's words for parts of a fused attention layer, in the order of its `output_sizes`."""
 
 Part = int | str | tuple[int, ...] | None
 """What vLLM's loaders call the part of a layer that a tensor belongs to; None is all of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """One projection of a linear, as the checkpoint has it.
-
-    Attributes:
-        name: full, for messages.
-        stored: how its tensors are stored.
-    """
-
-    name: str
-    stored: Stored
 
 
 def _nothing() -> None:
@@ -87,7 +73,7 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
     ) -> None:
         """Register vLLM's `weight`, and a parameter of one number for every other tensor that may arrive."""
         self._columns = input_size
-        self._rows = _rows(layer, output_size)
+        self._rows = rows_of(layer, output_size)
         self._cut: Callable[..., None] = extra_weight_attrs.pop("weight_loader")
         self._owner: Callable[[], Any] = weakref.ref(layer)
         super().create_weights(
@@ -137,7 +123,7 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         if isinstance(projection.stored, MsStatic):
             self._bias[part] = projection.stored.bias(tensors)
         if self._kept(layer):
-            self._arrived[part] = _own(matrix)
+            self._arrived[part] = own_memory(matrix)
             if self._arrived_again is not None:
                 self._arrived_again()
             return
@@ -228,6 +214,20 @@ class Collected(UnquantizedLinearMethod):  # type: ignore[misc]
         """Whether something has come that nobody has taken."""
         return bool(self._tensors or self._arrived)
 
+    def whole(self) -> bool:
+        """Whether all projections are read."""
+        return not self._tensors and not self.missing()
+
+    def complete(self) -> bool:
+        """Whether all projections would be read if their optional tensors did not come any more."""
+        required = {part: self._projection(part).stored.parts for part in self._tensors}
+        lacks = any(
+            each.required and each.name not in self._tensors[part] for part, parts in required.items() for each in parts
+        )
+        coming = {index for part in self._tensors for index in self._indices(part)}
+        found = {index for part in self._arrived for index in self._indices(part)}
+        return not lacks and len(coming | found) == len(self._rows)
+
     def missing(self) -> list[str]:
         """Names of the projections that are not read yet."""
         found = {index for part in self._arrived for index in self._indices(part)}
@@ -298,20 +298,3 @@ def is_dummy() -> bool:
 
     current = get_current_vllm_config_or_none()
     return current is not None and current.load_config.load_format == "dummy"
-
-
-def _rows(layer: Any, output_size: int) -> tuple[int, ...]:
-    """Output channels of each projection in the checkpoint, over all ranks."""
-    if isinstance(layer, QKVParallelLinear) and len(layer.output_sizes) == 3:
-        # `output_sizes` counts the heads that several ranks hold once for each of them.
-        kv = layer.total_num_kv_heads
-        heads = ((layer.total_num_heads, layer.head_size), (kv, layer.head_size), (kv, layer.v_head_size))
-        return tuple(count * size for count, size in heads)
-    return tuple(getattr(layer, "output_sizes", None) or [output_size])
-
-
-def _own(matrix: Matrix) -> Matrix:
-    """The matrix in memory of its own, not the file's."""
-    tensors = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
-    own: Any = {name: value.clone() for name, value in tensors.items() if isinstance(value, Tensor)}
-    return replace(matrix, **own)

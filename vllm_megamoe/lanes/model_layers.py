@@ -109,7 +109,7 @@ class LiveLayer:
         return self.confirmed(self._runner())
 
     def check_whole(self) -> None:
-        self.lane.check_whole()
+        self.lane.check_whole(self.vllm_config)
 
     def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
         return self.lane.take_shared(self._runner(), plan, put)

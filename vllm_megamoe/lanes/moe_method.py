@@ -23,6 +23,7 @@ from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPr
 
 from vllm_megamoe.checkpoint.own import OwnLayer
 from vllm_megamoe.checkpoint.own_stream import OwnStream
+from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
 from vllm_megamoe.experts.canonical import Experts
@@ -183,10 +184,21 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             )
         else:
             layer.mega_moe_experts = ExpertStream(
-                name, stored, *sizes, ids, called, finish=lambda slot, experts: self._routed().put(slot, experts)
+                name,
+                stored,
+                *sizes,
+                ids,
+                called,
+                finish=lambda slot, experts: self._routed().put(slot, experts),
+                check=self._check_kept,
             )
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
+
+    def _check_kept(self, matrix: Matrix, where: str) -> None:
+        """See that the plan's promise holds for these numbers; unquantised ones are cast to the dtype asked for."""
+        if self.plan.strict and not isinstance(matrix, DenseMatrix):
+            check_kept(matrix, self.plan.use_case, self._kept_in[0], where)
 
     def _routed(self) -> RoutedWeights:
         """Made with the first expert: only then is the layer's plan confirmed as a whole."""

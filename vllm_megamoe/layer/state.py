@@ -179,12 +179,15 @@ class LayerState:
         parts = [self._call(x, topk_ids, topk_weights, piece, active) for piece in pieces]
         self.load.add_step(len(pieces))
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return y[:, : plan.padding.hidden_was].contiguous()
+        return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
     def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Tensor | None) -> Tensor:
-        own = slice(piece.start, piece.stop)
-        masked, real = self.plan.capacity.pad == "dp_max", None if active is None else active[own]
-        given = pad_rows(x[own], topk_ids[own], topk_weights[own], piece.rows, masked=masked, active=real)
+        if piece.stop - piece.start != x.shape[0]:
+            own = slice(piece.start, piece.stop)
+            x, topk_ids, topk_weights = x[own], topk_ids[own], topk_weights[own]
+            active = None if active is None else active[own]
+        masked = self.plan.capacity.pad == "dp_max"
+        given = pad_rows(x, topk_ids, topk_weights, piece.rows, masked=masked, active=active)
         y, expert_token_nums = mega_moe(
             given.x,
             given.topk_ids,
@@ -193,7 +196,7 @@ class LayerState:
             **self._constant,
         )
         self.load.add(expert_token_nums)
-        return y[: piece.stop - piece.start]
+        return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]
 
 
 _find: Callable[[str], LayerState] | None = None

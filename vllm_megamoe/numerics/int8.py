@@ -75,17 +75,28 @@ def requantise(a: Tensor, rule: Rule = "kernel") -> tuple[Tensor, Tensor]:
     return _to_int8(torch.round(a * factor[:, None])), scale
 
 
+_BLOCK = 2**20
+"""Elements of a weight that are rounded at a time: temporaries in float32 take many times the room of the codes."""
+
+
 def quantise_weight(w: Tensor, bits: Bits = 8) -> tuple[Tensor, Tensor]:
-    """Symmetric integers per output channel: float32 [N, K] -> int8 codes [N, K], float32 scale [N]; half even.
+    """Symmetric integers per output channel: floats [N, K] -> int8 codes [N, K], float32 scale [N]; half even.
 
     scale = amax / 127, in 4 bits amax / 7. So INT4 codes lie in -7..7, as INT8's in -127..127: -8 is a legal code
     (IntExperts takes it), but the range that reaches it, amax / 7.5, cuts a channel's largest value by half a step
     wherever it is positive. A zero channel gives codes 0 and scale 1, so that no scale is zero.
     """
     limit = WEIGHT_LIMIT[bits]
-    amax = w.abs().amax(dim=1)
-    scale = (amax / limit).masked_fill(amax == 0, 1.0)
-    return _to_int8(torch.round(w / scale[:, None]), limit), scale
+    codes = torch.empty(w.shape, dtype=torch.int8, device=w.device)
+    scale = torch.empty(w.shape[0], dtype=torch.float32, device=w.device)
+    rows = max(1, _BLOCK // max(w.shape[1], 1))
+    for start in range(0, w.shape[0], rows):
+        block = slice(start, start + rows)
+        values = w[block].float()
+        amax = values.abs().amax(dim=1)
+        scale[block] = (amax / limit).masked_fill(amax == 0, 1.0)
+        codes[block] = _to_int8(torch.round(values / scale[block, None]), limit)
+    return codes, scale
 
 
 def split_msd(q: Tensor) -> tuple[Tensor, Tensor]:

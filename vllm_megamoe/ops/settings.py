@@ -12,6 +12,7 @@ from vllm_megamoe.environment import (
     choose_profile,
     given_timeout_s,
     is_timeout,
+    kernels_from_environment,
     profile_from_environment,
 )
 from vllm_megamoe.errors import ConfigError
@@ -20,6 +21,7 @@ from vllm_megamoe.profiles.profile import Profile, find_profile
 
 Backend = Literal["auto", "cann", "cpu"]
 Topology = Literal["auto", "mte", "urma"]
+Kernels = Literal["on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Settings:
         plain_copy: let the twin keep a float32 copy of every weight it has multiplied, so that a call unpacks nothing.
             Off by default: it costs 2 (BF16), 4 (8-bit) or 8 times (4-bit) the weight's own bytes, and unpacking block
             by block is about as fast as reading that much more memory.
+        kernels: `on` lets the twin multiply few rows with kernels that LLVM makes for this processor, where they can
+            run (`vllm-megamoe doctor` says it); `off` leaves all to torch. Integer use cases give the same bits either
+            way, the others sum in another order.
     """
 
     profile: str = field(default_factory=profile_from_environment)
@@ -44,10 +49,13 @@ class Settings:
     backend: Backend = "auto"
     timeout_s: float | None = field(default_factory=given_timeout_s)
     plain_copy: bool = False
+    kernels: Kernels = field(default_factory=kernels_from_environment)
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise ConfigError(f"backend={self.backend!r}; expected one of {', '.join(get_args(Backend))}.")
+        if self.kernels not in get_args(Kernels):
+            raise ConfigError(f"kernels={self.kernels!r}; expected one of {', '.join(get_args(Kernels))}.")
         find_profile(self.profile, self.topology)
         if self.backend != "cpu":
             choose_profile(self.profile)

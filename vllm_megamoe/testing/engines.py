@@ -44,10 +44,14 @@ Step = Callable[[Any], Any]
 def engine_environment() -> dict[str, str]:
     """Return the environment of an engine under test: the caller's without its vLLM settings, and what a CPU wants.
 
+    Of vLLM's settings the choice of plugins stays: where vllm-ascend is installed, `megamoe` alone leaves the CPU.
+
     One thread per process, because the models are tiny and ranks share the cores; 1 GiB of KV cache, the least that
     vLLM's variable can say.
     """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("VLLM_") or name == "VLLM_PLUGINS"
+    }
     return (
         clean
         | compiler_environment()

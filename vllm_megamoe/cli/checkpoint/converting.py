@@ -17,7 +17,8 @@ import torch
 
 from vllm_megamoe.checkpoint.explained import EXACT, conversion_steps
 from vllm_megamoe.checkpoint.formats import OWN_METHOD
-from vllm_megamoe.checkpoint.headers import INDEX, Entry
+from vllm_megamoe.checkpoint.headers import Entry
+from vllm_megamoe.checkpoint.index import INDEX
 from vllm_megamoe.checkpoint.own import PARTS, VERSION, OwnLayer
 from vllm_megamoe.checkpoint.recognise import SECTION_KEYS, section_of
 from vllm_megamoe.checkpoint.writing import Declared, ahead, data_of, pieces_of, write_atomically, write_file

@@ -69,6 +69,7 @@ DISTRIBUTIONS = (
     "vllm-ascend",
     "torch-npu",
     "cann-ops-transformer",
+    "llvmlite",
     "torchvision",
     "torchaudio",
     "torchcodec",

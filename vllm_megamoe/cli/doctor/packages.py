@@ -157,7 +157,7 @@ def cann(env: Environment) -> Iterator[Check]:
         yield Check(name=name, state="ok", found=f"{env.variables.get(name, '')} ({version})")
 
 
-_TELLING = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+_TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 
 
 def processor(env: Environment) -> Iterator[Check]:
@@ -172,3 +172,19 @@ def processor(env: Environment) -> Iterator[Check]:
         yield Check(name="processor", state="note", found=found, remedy="AVX-512 would be faster.")
     else:
         yield Check(name="processor", state="ok", found=found)
+
+
+def kernels(env: Environment) -> Iterator[Check]:
+    """The twin makes kernels with llvmlite; on x86-64 for processors with FMA and F16C (ops/twin/kernels/build.py)."""
+    if env.is_ascend:
+        return
+    name, llvmlite, flags = "twin's kernels", env.versions.get("llvmlite"), env.cpu_flags
+    if llvmlite is None:
+        found = "llvmlite is not installed: torch computes, several times slower at few rows"
+        yield Check(name=name, state="note", found=found, remedy="pip install llvmlite")
+    elif env.machine == "x86_64" and flags and not {"fma", "f16c"} <= flags:
+        found = "the processor has no FMA and F16C: torch computes, several times slower at few rows"
+        yield Check(name=name, state="note", found=found)
+    else:
+        bytewise = "INT8 and INT4 byte by byte" if "avx512_vnni" in flags else "INT8 and INT4 as float32"
+        yield Check(name=name, state="ok", found=f"llvmlite {llvmlite}; {bytewise}, the same bits either way")

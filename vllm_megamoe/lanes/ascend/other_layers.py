@@ -68,8 +68,9 @@ def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     return AscendUnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
 
 
-def check_whole() -> None:
+def check_whole(vllm_config: Any) -> None:
     """Nothing: vllm-ascend's methods take weights again in their own way."""
+    del vllm_config
 
 
 def _is_fused(prefix: str, config: MegaMoeConfig) -> bool:

@@ -19,11 +19,11 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from vllm_megamoe.checkpoint.formats import BF16
 from vllm_megamoe.checkpoint.recognise import Section, SideFiles
-from vllm_megamoe.lanes.collected import Collected, Projection
+from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.cpu.gaps import check_bias
 from vllm_megamoe.lanes.cpu.load_again import loadable_again
 from vllm_megamoe.lanes.cpu.shared_experts import is_fused
-from vllm_megamoe.lanes.projections import formats_of, projections_of
+from vllm_megamoe.lanes.projections import Projection, formats_of, projections_of
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig, vllms_config
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ the results put where the old ones are. Here the first tensor that comes for a l
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,6 +25,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
 from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.lanes.collected import Collected
 
 _STARTED: "WeakSet[Any]" = WeakSet()
 """Layers of this process that have got a tensor again, and perhaps not all."""
@@ -70,26 +71,45 @@ def _wrapped(process: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return process_weights_after_loading
 
 
-def check_whole() -> None:
+def check_whole(vllm_config: VllmConfig) -> None:
     """Raise CheckpointError where a layer has got a part of its tensors again, until it gets all of them.
 
     It goes on with the weights that it had; what came is dropped, because with tensors of a later load it would make a
     weight of two.
+
+    Args:
+        vllm_config: of the engine whose layers are asked.
     """
-    for layer in list(_STARTED):
-        info = get_layerwise_info(layer)
-        if info.can_load():
-            info.load_numel = 0
-            info.loaded_weights.clear()
-            finalize_layerwise_processing(layer, None)
+    for layer in [layer for layer in _STARTED if _ENGINES[layer] is vllm_config]:
+        _STARTED.discard(layer)
+        if get_layerwise_info(layer).can_load() and not _finish(layer):
             _TORN.add(layer)
-    _STARTED.clear()
-    if _TORN:
-        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in _TORN))
+    torn = [layer for layer in _TORN if _ENGINES[layer] is vllm_config]
+    if torn:
+        names = ", ".join(sorted(str(getattr(layer, "prefix", type(layer).__name__)) for layer in torn))
         raise CheckpointError(
             f"{names}: loaded again in part; expected all tensors of a layer (q, k and v; gate and up) before the next "
             "step. Load these layers again as a whole."
         )
+
+
+def _finish(layer: Any) -> bool:
+    """Process a layer whose optional tensors did not come; False where others lack too, and the layer is as before."""
+    info = get_layerwise_info(layer)
+    method = layer.quant_method
+    try:
+        if isinstance(method, Collected) and method.complete():
+            with set_current_vllm_config(_ENGINES[layer]):
+                finalize_layerwise_processing(layer, None)
+                return True
+    finally:
+        if info.can_load():
+            info.load_numel = 0
+            info.loaded_weights.clear()
+            finalize_layerwise_processing(layer, None)
+            if isinstance(method, Collected):
+                method.drop()
+    return False
 
 
 def _take_again(layer: Any) -> None:
@@ -129,16 +149,37 @@ def _load(layer: Any, param: Any, loaded_weight: Tensor, *args: Any, **named: An
     name = param.name_in_layer
     if info.can_load() and name in SKIP_TENSORS:
         return param.first_loader(param, loaded_weight, *args, **named)
-    with set_current_vllm_config(_ENGINES[layer]):
-        if not info.can_load():
-            initialize_layerwise_reload(layer)
-            _STARTED.add(layer)
-        target = getattr(layer, name)
-        # It is kept until the layer is whole; the caller's memory may be written anew before.
-        result = target.weight_loader(target, loaded_weight.detach().clone(), *args, **named)
-        if not info.can_load():
-            _tell_attention(_ENGINES[layer], layer)
-    return result
+    if not info.can_load():
+        _start(layer)
+    target = getattr(layer, name)
+    return target.weight_loader(target, loaded_weight, *args, **named)
+
+
+def _start(layer: Any) -> None:
+    """Let vLLM bring back a layer as it was built, to keep tensors until it is whole, and then to process it."""
+    initialize_layerwise_reload(layer)
+    _STARTED.add(layer)
+    for param in layer._parameters.values():
+        if param is not None:
+            param.weight_loader = _kept(layer, param.weight_loader)
+
+
+def _kept(layer: Any, keep: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM's loader that keeps a tensor, made to keep a copy: the caller may write into its memory before the end."""
+
+    @wraps(keep)
+    def load(param: Any, loaded_weight: Tensor, *args: Any, **named: Any) -> Any:
+        with set_current_vllm_config(_ENGINES[layer]):
+            result = keep(param, loaded_weight.detach().clone(), *args, **named)
+            info, method = get_layerwise_info(layer), layer.quant_method
+            # vLLM counts numbers that arrive; these are counted when their projection is read.
+            if info.can_load() and isinstance(method, Collected) and method.whole():
+                finalize_layerwise_processing(layer, None)
+            if not info.can_load():
+                _tell_attention(_ENGINES[layer], layer)
+        return result
+
+    return load
 
 
 def _tell_attention(vllm_config: VllmConfig, linear: Any) -> None:

@@ -9,17 +9,29 @@ from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.arguments import CallArguments, CreateArguments, check_create
 from vllm_megamoe.ops.buffer import SymmBuffer, check_new, communicator_of
 from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.ops.twin.known import read_known
 from vllm_megamoe.ops.twin.op import run_op
 from vllm_megamoe.ops.twin.read_call import check_configuration, window_bytes
-from vllm_megamoe.ops.twin.state import TwinState, register
+from vllm_megamoe.ops.twin.run import run_call
+from vllm_megamoe.ops.twin.state import TwinState, buffer_of, register
+
+
+def _is_traced() -> bool:
+    """Whether a mode looks at every operation: fake tensors, make_fx."""
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 class TwinBuffer(TwinState):
     """What the twin keeps for a buffer, and the way into its custom op."""
 
     def call(self, arguments: CallArguments) -> tuple[Tensor, Tensor]:
-        """Run `mega_moe`; torch.compile traces this far."""
-        return run_op(arguments, self.handle)
+        """Run `mega_moe`: at once, or where torch traces, or x is no plain tensor, through the custom op."""
+        x = arguments.x
+        if torch.compiler.is_compiling() or type(x) is not Tensor or _is_traced():
+            return run_op(arguments, self.handle)
+        buffer = buffer_of(self.handle)
+        with torch.no_grad():
+            return run_call(buffer, lambda config: read_known(arguments, buffer, config))
 
 
 def create(arguments: CreateArguments, settings: Settings) -> SymmBuffer:

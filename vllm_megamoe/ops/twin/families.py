@@ -10,19 +10,22 @@ the device's (rule `kernel`); rule `spec` computes the documents' formulas witho
 - `Mx`, A8W8-FP, A8W4-FP and A4W4-FP (op kernel arch35): MX groups of 32 along the inner dimension.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
-from vllm_megamoe.layout.packing import from_uint64, pack_nibbles, unpack_nibbles
+from vllm_megamoe.layout.packing import pack_nibbles, unpack_nibbles
 from vllm_megamoe.numerics.activations import Activation
-from vllm_megamoe.numerics.int8 import quantise_tokens, requantise, split_msd, to_fp16, truncate_scale
+from vllm_megamoe.numerics.int8 import quantise_tokens, requantise, split_msd, to_fp16
 from vllm_megamoe.numerics.mx import GROUP, Elem, mx_dequantise, mx_quantise
-from vllm_megamoe.numerics.switches import Numerics
+from vllm_megamoe.numerics.switches import Nibbles, Numerics
 from vllm_megamoe.ops.twin import gemm
-from vllm_megamoe.ops.twin.call import Call, Experts, Weights
+from vllm_megamoe.ops.twin.call import Call, Experts, Group, Weights
+from vllm_megamoe.ops.twin.kernels.product import ready, takes
 from vllm_megamoe.ops.twin.plain_copy import with_plain
 from vllm_megamoe.ops.twin.routing import cut, join
 
@@ -44,12 +47,12 @@ class Family(Protocol):
             scales: E8M0 scales of an x that is quantised already.
         """
 
-    def expert(self, expert: int, records: Tensor, row_weights: Tensor | None) -> Tensor:
-        """Both GEMMs of one local expert: uint8 [n, bytes] -> rows [n, H] of row_dtype.
+    def expert_rows(self, groups: Sequence[Group], records: Tensor, row_weights: Tensor | None) -> Tensor:
+        """Both GEMMs of some local experts: uint8 [n, bytes] -> rows [n, H] of row_dtype.
 
         Args:
-            expert: index among the experts of this rank.
-            records: as `pack` made them.
+            groups: experts with their rows, which are all rows.
+            records: as `pack` made them, by expert.
             row_weights: float32 [n, 1] router weights that multiply the activation, None when combine applies them.
         """
 
@@ -72,52 +75,47 @@ class Dense:
         del scales
         return x.contiguous().view(torch.uint8)
 
-    def expert(self, expert: int, records: Tensor, row_weights: Tensor | None) -> Tensor:
-        inner = gemm.dense(records.view(self.dtype).float(), self.l1, expert)
+    def expert_rows(self, groups: Sequence[Group], records: Tensor, row_weights: Tensor | None) -> Tensor:
+        inner = gemm.dense(records.view(self.dtype).float(), self.l1, groups)
         gate, up = inner.to(self.row_dtype).float().chunk(2, dim=1)  # R1: gate and up leave the first GEMM in bf16
         a = self.activation.apply(gate, up)
         if row_weights is not None:
             a = a * row_weights
         a = a.to(self.row_dtype).float()  # R2: the activation is stored in bf16, half even
-        return gemm.dense(a, self.l2, expert).to(self.row_dtype)  # R3: rows leave the second GEMM in bf16
+        return gemm.dense(a, self.l2, groups).to(self.row_dtype)  # R3: rows leave the second GEMM in bf16
 
 
-def int8_product(q: Tensor, weights: Weights, expert: int, row_scale: Tensor, numerics: Numerics) -> Tensor:
+def int8_product(q: Tensor, weights: Weights, groups: Sequence[Group], row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT8 [K, N] -> float32 [n, N], both scales applied."""
-    sums = gemm.integer(q.float(), weights, expert, numerics.int4_nibbles)
-    return fixpipe(sums, channel_scale(weights, expert, numerics), numerics) * row_scale  # R6: fp32 product
+    return fixpipe(gemm.integer(q, weights, groups, numerics), numerics) * row_scale  # R6: fp32 product
 
 
-def channel_scale(weights: Weights, expert: int, numerics: Numerics) -> Tensor:
-    """float32 [N], out of the low words of the 64-bit scales."""
-    scale = from_uint64(weights.scales[expert])
-    return truncate_scale(scale) if numerics.scale_bits == "tf32" else scale
-
-
-def fixpipe(sums: Tensor, channel: Tensor, numerics: Numerics) -> Tensor:
-    """Exact integer sums [n, N] times the channel scale, stored in fp16 -> float32."""
-    scaled = sums.to(torch.float32) * channel
+def fixpipe(scaled: Tensor, numerics: Numerics) -> Tensor:
+    """Exact integer sums, in fp32 times the channel scale [n, N], stored in fp16 -> float32."""
     if numerics.rule == "spec":
         return scaled
     return to_fp16(scaled, numerics.fp16_overflow).float()  # R5: int32 -> fp32 -> times scale -> fp16, half even
 
 
-def int4_product(q: Tensor, weights: Weights, expert: int, row_scale: Tensor, numerics: Numerics) -> Tensor:
+def int4_product(q: Tensor, weights: Weights, groups: Sequence[Group], row_scale: Tensor, numerics: Numerics) -> Tensor:
     """int8 [n, K] x INT4 [K, N] -> float32 [n, N], both scales and the bias applied."""
-    high, low = split_msd(q)
     # One product for both digits: each row twice, as the device interleaves them.
-    digits = q.new_empty(2, *q.shape, dtype=torch.float32)
-    digits[0], digits[1] = high, low
-    sums = gemm.integer(digits.flatten(0, 1), weights, expert, numerics.int4_nibbles)
-    high, low = fixpipe(sums, channel_scale(weights, expert, numerics), numerics).chunk(2, dim=0)
-    merged = (high * 16.0 + low) + weights.biases[expert]  # R6: fp32, in this order, then times the row's scale
+    digits = q.new_empty(len(q), 2, q.shape[1])
+    digits[:, 0], digits[:, 1] = split_msd(q)
+    twice = [(expert, 2 * start, 2 * stop) for expert, start, stop in groups]
+    halves = fixpipe(gemm.integer(digits.flatten(0, 1), weights, twice, numerics), numerics).view(len(q), 2, -1)
+    merged = halves[:, 0] * 16.0 + halves[:, 1]
+    for expert, start, stop in groups:
+        merged[start:stop] += weights.biases[expert]  # R6: fp32, in this order, then times the row's scale
     return merged * row_scale
 
 
 class Product(Protocol):
     """How one GEMM of the use case ends."""
 
-    def __call__(self, q: Tensor, weights: Weights, expert: int, row_scale: Tensor, numerics: Numerics) -> Tensor:
+    def __call__(
+        self, q: Tensor, weights: Weights, groups: Sequence[Group], row_scale: Tensor, numerics: Numerics
+    ) -> Tensor:
         """int8 [n, K] x weight, row scale float32 [n, 1] applied -> float32 [n, N]."""
 
 
@@ -150,14 +148,14 @@ class Ints:
         q, scale = quantise_tokens(x.float(), self.numerics.rule)  # R4: int8 per token, through fp16, half away
         return join(q, scale)
 
-    def expert(self, expert: int, records: Tensor, row_weights: Tensor | None) -> Tensor:
+    def expert_rows(self, groups: Sequence[Group], records: Tensor, row_weights: Tensor | None) -> Tensor:
         q, scale = cut(records, [(self.hidden, torch.int8), (1, torch.float32)])
-        gate, up = self.product(q, self.l1, expert, scale, self.numerics).chunk(2, dim=1)
+        gate, up = self.product(q, self.l1, groups, scale, self.numerics).chunk(2, dim=1)
         a = self.activation.apply(gate, up)
         if row_weights is not None:
             a = a * row_weights
         q2, scale2 = requantise(a, self.numerics.rule)  # R7: int8 per row, times 127/amax, half even
-        rows = self.product(q2, self.l2, expert, scale2[:, None], self.numerics)
+        rows = self.product(q2, self.l2, groups, scale2[:, None], self.numerics)
         return rows.to(self.row_dtype)  # R8: rows leave in bf16, half even
 
 
@@ -193,8 +191,8 @@ class Mx:
         codes, scales = mx_quantise(x, self.rows, self.rule)  # R9: MX groups of 32, half even, saturating
         return join(pack_nibbles(codes) if self.rows == "e2m1" else codes, scales)
 
-    def expert(self, expert: int, records: Tensor, row_weights: Tensor | None) -> Tensor:
-        inner = gemm.mx(self._unpack(records), self.l1, expert)
+    def expert_rows(self, groups: Sequence[Group], records: Tensor, row_weights: Tensor | None) -> Tensor:
+        inner = gemm.mx(self._unpack(records), self.l1, groups)
         gate, up = inner.to(self.row_dtype).float().chunk(2, dim=1)  # R10: gate and up leave the first GEMM in bf16
         a = self.activation.apply(gate, up)
         if row_weights is not None:
@@ -203,7 +201,7 @@ class Mx:
         # A4W4's second GEMM is A8W4: FP4 activations would lose too much (operator_readme.txt).
         elem: Elem = "e4m3" if self.rows == "e2m1" else self.rows
         a = mx_dequantise(*mx_quantise(a, elem, self.rule), elem)  # R12: MX groups of 32 again
-        return gemm.mx(a, self.l2, expert).to(self.row_dtype)  # R13: rows leave the second GEMM in bf16
+        return gemm.mx(a, self.l2, groups).to(self.row_dtype)  # R13: rows leave the second GEMM in bf16
 
     def _unpack(self, records: Tensor) -> Tensor:
         """uint8 [n, bytes] -> float32 [n, H]."""
@@ -212,9 +210,17 @@ class Mx:
         return mx_dequantise(unpack_nibbles(codes) if self.rows == "e2m1" else codes, scales, self.rows)
 
 
+def _compiled(weights: Weights, nibbles: Nibbles) -> Weights:
+    """The weights, multiplied by a kernel where one takes them."""
+    other_nibbles = weights.element is AclDtype.INT4 and nibbles != "twos_complement"
+    return replace(weights, compiled=True) if takes(weights) and not other_nibbles else weights
+
+
 def family_of(call: Call, experts: Experts) -> Family:
     """Arithmetic of routed or shared experts."""
     l1, l2, numerics = experts.l1, experts.l2, call.config.numerics
+    if call.config.kernels == "on" and ready():
+        l1, l2 = _compiled(l1, numerics.int4_nibbles), _compiled(l2, numerics.int4_nibbles)
     if call.config.plain_copy:
         l1, l2 = with_plain(l1, numerics.int4_nibbles), with_plain(l2, numerics.int4_nibbles)
     if experts.rows is not None:

@@ -1,4 +1,4 @@
-"""Matrix products on stored weights, block by block over the output channels.
+"""Matrix products on stored weights: by kernels that read their bytes, or by the BLAS, block by block of channels.
 
 Stored bytes are read in place, whatever their format; a block of them is unpacked as float32 into a fixed scratch, and
 no more than that is ever unpacked. Two 4-bit elements of a byte go into two halves of the block instead of side by
@@ -9,16 +9,19 @@ are exact in float32, and the device accumulates in float32 too, in an order of 
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype
+from vllm_megamoe.layout.packing import from_uint64
+from vllm_megamoe.numerics.int8 import truncate_scale
 from vllm_megamoe.numerics.mx import GROUP, NAN_SCALE, e8m0_value
-from vllm_megamoe.numerics.switches import Nibbles
+from vllm_megamoe.numerics.switches import Nibbles, Numerics
 from vllm_megamoe.ops.given import PER_BYTE
-from vllm_megamoe.ops.twin.call import Weights
+from vllm_megamoe.ops.twin.call import Group, Weights
+from vllm_megamoe.ops.twin.kernels.product import ALL_BITS, TF32_BITS, products
 
 SCRATCH_ELEMENTS = 1 << 19
 """2 MiB of float32: a block stays in a core's cache between the unpacking and the product."""
@@ -176,28 +179,54 @@ EXACT_K = {AclDtype.INT8: 1 << 10, AclDtype.INT4: 1 << 18}
 """Longest sum that float32 holds exactly in any order: 2^10 * 127 * 128 < 2^24 and 2^18 * 8 * 8 = 2^24."""
 
 
-def dense(x: Tensor, weights: Weights, expert: int) -> Tensor:
-    """float32 [n, K] x stored BF16 or float32 [K, N] -> float32 [n, N]."""
+PLAIN_ROWS = 32
+"""Rows of an expert beyond which a plain copy is preferred to a kernel."""
+
+
+def _share(weights: Weights, groups: Sequence[Group]) -> tuple[Sequence[Group], Sequence[Group]]:
+    """Groups that a kernel takes, and those that are left to the BLAS."""
+    if not weights.compiled:
+        return (), groups
+    if not weights.plain:
+        return groups, ()
+    few = [group for group in groups if group[2] - group[1] <= PLAIN_ROWS]
+    return few, [group for group in groups if group[2] - group[1] > PLAIN_ROWS]
+
+
+def dense(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
+    """float32 [R, K] x stored BF16 or float32 [K, N] of each group's expert -> float32 [R, N]."""
     out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
-    for start, stop, block in pieces(weights, expert, "twos_complement"):
-        torch.mm(x, block[:, : stop - start], out=out[:, start:stop])
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(x, weights, compiled, out)
+    for expert, low, high in others:
+        for start, stop, block in pieces(weights, expert, "twos_complement"):
+            torch.mm(x[low:high], block[:, : stop - start], out=out[low:high, start:stop])
     return out
 
 
-def integer(digits: Tensor, weights: Weights, expert: int, nibbles: Nibbles) -> Tensor:
-    """Integers as float32 [n, K] x stored INT8 or INT4 [K, N] -> exact sums, float32 where those fit, else int32."""
-    k, exact_k = weights.inputs, EXACT_K[weights.element]
-    out = torch.empty(len(digits), weights.outputs, dtype=torch.float32 if k <= exact_k else torch.int32)
-    for start, stop, block in pieces(weights, expert, nibbles):
-        sums = _exact(digits, block, exact_k)
-        if weights.element is AclDtype.INT4:
-            # even channels, then odd ones -> side by side
-            sums = sums.view(len(sums), 2, -1).transpose(1, 2).flatten(1)
-        out[:, start:stop] = sums[:, : stop - start]
+def integer(digits: Tensor, weights: Weights, groups: Sequence[Group], numerics: Numerics) -> Tensor:
+    """int8 [R, K] x stored INT8 or INT4 [K, N] -> exact sums, as float32 times the channel scale."""
+    out = torch.empty(len(digits), weights.outputs, dtype=torch.float32)
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(digits, weights, compiled, out, TF32_BITS if numerics.scale_bits == "tf32" else ALL_BITS)
+    numbers = digits.float() if others else digits
+    for expert, low, high in others:
+        scale = from_uint64(weights.scales[expert])
+        if numerics.scale_bits == "tf32":
+            scale = truncate_scale(scale)
+        for start, stop, block in pieces(weights, expert, numerics.int4_nibbles):
+            sums = _exact(numbers[low:high], block, EXACT_K[weights.element])
+            if weights.element is AclDtype.INT4:
+                # even channels, then odd ones -> side by side
+                sums = sums.view(len(sums), 2, -1).transpose(1, 2).flatten(1)
+            torch.mul(sums[:, : stop - start].to(torch.float32), scale[start:stop], out=out[low:high, start:stop])
     return out
 
 
 def _exact(digits: Tensor, block: Tensor, exact_k: int) -> Tensor:
+    """float32 where all sums fit, else int32."""
     if block.shape[0] <= exact_k:
         return digits @ block
     total = (digits[:, :exact_k] @ block[:exact_k]).to(torch.int32)
@@ -206,15 +235,26 @@ def _exact(digits: Tensor, block: Tensor, exact_k: int) -> Tensor:
     return total
 
 
-def mx(x: Tensor, weights: Weights, expert: int) -> Tensor:
-    """float32 [n, K] x stored MX codes [N, K] with their scales -> float32 [n, N]."""
+def mx(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
+    """float32 [R, K] x stored MX codes [N, K] with their scales -> float32 [R, N]."""
     out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
-    x = _arrange(x, weights)
-    for start, stop, block in pieces(weights, expert, "twos_complement"):
-        torch.mm(x, block.t(), out=out[:, start:stop])
+    compiled, others = _share(weights, groups)
+    if compiled:
+        products(_paired(x, weights), weights, compiled, out)
+    arranged = _arrange(x, weights) if others else x
+    for expert, low, high in others:
+        for start, stop, block in pieces(weights, expert, "twos_complement"):
+            torch.mm(arranged[low:high], block.t(), out=out[low:high, start:stop])
     # Blocks are smaller by a power of two, see `rows_of`; a product by one is exact.
     shift = FP16_SHIFT[weights.element]
     return out.mul_(2.0**shift) if shift else out
+
+
+def _paired(x: Tensor, weights: Weights) -> Tensor:
+    """Inputs in the order of a kernel: for FP4 the even ones of each 32 before the odd ones."""
+    if weights.element is not AclDtype.FLOAT4_E2M1:
+        return x
+    return x.view(len(x), -1, GROUP // 2, 2).transpose(2, 3).flatten(1)
 
 
 def _arrange(x: Tensor, weights: Weights) -> Tensor:

@@ -26,6 +26,9 @@ from vllm_megamoe.layout.formatted import FormattedTensor, inner
 from vllm_megamoe.numerics.activations import named_parameters
 from vllm_megamoe.ops.arguments import CALL, SHARED_BIASES, CallArguments, check_kinds, dtype_of_argument, tensors_of
 from vllm_megamoe.ops.given import PACKED_FP4, Given, GivenWeights
+from vllm_megamoe.ops.settings import Settings
+from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.read_call import read_call
 from vllm_megamoe.ops.twin.run import run_call
 from vllm_megamoe.ops.twin.state import buffer_of
 
@@ -55,7 +58,12 @@ def mega_moe_op(
         problem: why the call is rejected whatever else it holds; empty for none.
         handle: of the SymmBuffer.
     """
-    return run_call(buffer_of(handle), lambda: _read(topk_ids, tensors, places, words, numbers, problem))
+    buffer = buffer_of(handle)
+
+    def read(config: Settings) -> Call:
+        return read_call(_read(topk_ids, tensors, places, words, numbers, problem), buffer, config)
+
+    return run_call(buffer, read)
 
 
 @mega_moe_op.register_fake

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.numerics.switches import Nibbles
 from vllm_megamoe.ops.twin.call import Weights
 from vllm_megamoe.ops.twin.gemm import block_of
@@ -66,4 +67,5 @@ def _unpack(weights: Weights, expert: int, nibbles: Nibbles) -> Tensor:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+    held = inner(tensor)
+    return held.data_ptr(), 0 if held.is_inference() else held._version

@@ -17,7 +17,7 @@ from vllm_megamoe.ops.facts import call_facts, check_width, judge
 from vllm_megamoe.ops.given import PACKED_FP4, Given
 from vllm_megamoe.ops.rejection import raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.twin.call import Call, Experts
 from vllm_megamoe.ops.twin.header import MAX_LOCAL_EXPERTS
 from vllm_megamoe.ops.twin.read_weights import MX_PAIRS, out_type, read_routed, read_shared
 from vllm_megamoe.ops.twin.state import state_of
@@ -58,9 +58,30 @@ def read_call(given: Given, buffer: SymmBuffer, config: Settings) -> Call:
     check_product(given, buffer, config, window)
     activation = Activation.of(given.activation, given.clamp, given.params)
     check_configuration(buffer, modes=True)
-    hidden = _check_tokens(given, buffer)
+    _check_tokens(given, buffer)
     routed, shared = read_routed(given, buffer), read_shared(given, buffer)
     check_width(buffer.intermediate_hidden, routed.l2.inputs)
+    return read_rows(given, buffer, config, routed, shared, activation, window)
+
+
+def read_rows(
+    given: Given,
+    buffer: SymmBuffer,
+    config: Settings,
+    routed: Experts,
+    shared: Experts | None,
+    activation: Activation,
+    window: int,
+) -> Call:
+    """Check what belongs to the rows of this call alone; all else has been read.
+
+    Raises:
+        OperatorError: naming argument, value, rule, source and remedy.
+    """
+    if given.x.dim() != 2:
+        remedy = "Reshape it: x.flatten(0, -2)."
+        raise rejection("x.shape", list(given.x.shape), "[num_tokens, hidden]", API, remedy)
+    hidden = _check_tokens(given, buffer)
     _check_input_form(given, buffer, routed.l1.element is AclDtype.FLOAT)
     if shared is not None and shared.l1.element is AclDtype.FLOAT and given.x.dtype != torch.float32:
         rule = "no float32 unless x is float32"
@@ -188,6 +209,12 @@ def _check_ids(given: Given, num_experts: int) -> Tensor:
     """
     ids, source = given.topk_ids, "torch_api.txt, topk_ids"
     remedy = "Pass what the router chose, and -1 where no expert is meant."
+    if not ids.numel():
+        return torch.ones(ids.shape, dtype=torch.bool)
+    ordered = ids.sort(dim=1).values
+    plain = given.mask is None and int(ordered[:, 0].min()) >= 0 and int(ordered[:, -1].max()) < num_experts
+    if plain and not bool((ordered[:, 1:] == ordered[:, :-1]).any()):
+        return torch.ones(ids.shape, dtype=torch.bool)
     sent = ids != -1
     if given.mask is not None:
         sent &= (given.mask != 0)[:, None]

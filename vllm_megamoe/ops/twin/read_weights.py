@@ -4,10 +4,7 @@ A weight list becomes one matrix of stored bytes per expert, with its logical si
 The checks go from the whole to its parts, so that the first thing that is wrong is what the message names.
 """
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 
 from vllm_megamoe.acl import AclDtype, AclFormat, format_for_packed
 from vllm_megamoe.errors import LayoutError
@@ -17,7 +14,7 @@ from vllm_megamoe.ops.buffer import SymmBuffer
 from vllm_megamoe.ops.facts import check_orientation, check_sides
 from vllm_megamoe.ops.given import MX_TYPES, PER_BYTE, Given, GivenWeights
 from vllm_megamoe.ops.rejection import rejection
-from vllm_megamoe.ops.twin.call import Experts, Weights
+from vllm_megamoe.ops.twin.call import Experts, PerExpert, Weights
 from vllm_megamoe.ops.twin.families import ELEM_OF
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import find_profile
@@ -161,30 +158,18 @@ def _read_weights(given: GivenWeights, element: AclDtype) -> Weights:
         given.order,
         inputs,
         outputs,
-        tuple(_carrier(tensor, element) for tensor in _per_expert(given.tensors, given.is_stacked)),
-        _words(_per_expert(given.scales, given.is_stacked), element),
-        _per_expert(given.biases, given.is_stacked),
-        tuple(given.tensors),
+        PerExpert(given.tensors, given.is_stacked, _carrier(element)),
+        PerExpert(given.scales, given.is_stacked, None if element in INT_TYPES else torch.uint8),
+        PerExpert(given.biases, given.is_stacked),
+        given.tensors,
     )
 
 
-def _per_expert(tensors: Sequence[Tensor], stacked: bool) -> tuple[Tensor, ...]:
-    """A list, or the slices of its single stack."""
-    if not tensors:
-        return ()
-    return tuple(tensors[0].unbind(0)) if stacked else tuple(tensors)
-
-
-def _carrier(tensor: Tensor, element: AclDtype) -> Tensor:
-    """Stored bytes in a dtype that torch computes with: int8 for integers, uint8 for MX codes, else as they are."""
+def _carrier(element: AclDtype) -> torch.dtype | None:
+    """What torch computes with: int8 for integers, uint8 for MX codes, None for floats as they are."""
     if element in INT_TYPES:
-        return tensor.view(torch.int8)
-    return tensor if element in FLOATS else tensor.view(torch.uint8)
-
-
-def _words(scales: Sequence[Tensor], element: AclDtype) -> tuple[Tensor, ...]:
-    """Scales in a dtype that torch computes with: bytes for E8M0."""
-    return tuple(scales) if element in INT_TYPES else tuple(scale.view(torch.uint8) for scale in scales)
+        return torch.int8
+    return None if element in FLOATS else torch.uint8
 
 
 def _operator_format(given: GivenWeights, packed: int) -> AclFormat:

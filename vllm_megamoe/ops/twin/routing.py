@@ -64,11 +64,12 @@ def make_routes(topk_ids: Tensor, sent: Tensor, ranks: int, experts_per_rank: in
         ranks, experts_per_rank: rank r holds experts r * experts_per_rank and on.
     """
     pairs = sent.flatten().nonzero().flatten()
-    experts = topk_ids.flatten()[pairs].to(torch.int64)
+    whole = len(pairs) == sent.numel()
+    experts = topk_ids.flatten() if whole else topk_ids.flatten()[pairs]
     # Stable, so that the rows of an expert stay in token order, as on the device.
     order = experts.argsort(stable=True)
     counts = torch.bincount(experts, minlength=ranks * experts_per_rank)
-    return Routes(pairs[order], counts.view(ranks, experts_per_rank), topk_ids.shape[1])
+    return Routes(order if whole else pairs[order], counts.view(ranks, experts_per_rank), topk_ids.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class Arrivals:
     kept: int
     totals: Tensor
     per_rank: list[int]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether received rows stand by expert already: those of one rank do."""
+        return len(self.per_rank) == 1
 
     def slices(self) -> list[tuple[int, int, int]]:
         """(expert, start, stop) into the kept rows, for the experts that have any."""

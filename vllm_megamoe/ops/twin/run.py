@@ -3,20 +3,19 @@
 Shared experts run beside it: every local token, no dispatch, no router weight (operator_readme.txt, shared experts).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from vllm_megamoe.ops.buffer import SymmBuffer
-from vllm_megamoe.ops.given import Given
 from vllm_megamoe.ops.rejection import rejection
-from vllm_megamoe.ops.settings import active_settings
-from vllm_megamoe.ops.twin.call import Call
+from vllm_megamoe.ops.settings import Settings, active_settings
+from vllm_megamoe.ops.twin.call import Call, Group
 from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm, undefined_rows
 from vllm_megamoe.ops.twin.families import Family, family_of
 from vllm_megamoe.ops.twin.header import facts_of
-from vllm_megamoe.ops.twin.read_call import check_product, read_call
+from vllm_megamoe.ops.twin.read_call import check_product
 from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, make_arrivals, make_routes
 from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.ops.twin.state import state_of
@@ -29,7 +28,23 @@ def shared_rows(call: Call) -> list[Tensor]:
         return []
     family = family_of(call, call.shared)
     records = family.pack(call.given.x, call.given.scales)
-    return [family.expert(expert, records, None) for expert in range(call.shared.l1.count)]
+    return [family.expert_rows([(expert, 0, len(records))], records, None) for expert in range(call.shared.l1.count)]
+
+
+BATCH_ROWS = 256
+"""Experts with few rows run together up to so many: few enough that what lies between the GEMMs stays small."""
+
+
+def batches(groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """Consecutive groups together, as long as they have no more than BATCH_ROWS rows in all; larger ones alone."""
+    batch: list[Group] = []
+    for group in groups:
+        if batch and group[2] - batch[0][1] > BATCH_ROWS:
+            yield batch
+            batch = []
+        batch.append(group)
+    if batch:
+        yield batch
 
 
 def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor | None, hidden: int) -> Tensor:
@@ -44,10 +59,12 @@ def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor
     """
     order = arrivals.order[: arrivals.kept]
     rows = torch.empty(arrivals.kept, hidden, dtype=family.row_dtype)
-    for expert, start, stop in arrivals.slices():
-        chosen = order[start:stop]
+    for batch in batches(arrivals.slices()):
+        first, last = batch[0][1], batch[-1][2]
+        chosen = slice(first, last) if arrivals.in_order else order[first:last]
         row_weights = None if weights is None else weights[chosen]
-        rows[start:stop] = family.expert(expert, records[chosen], row_weights)
+        groups = [(expert, start - first, stop - first) for expert, start, stop in batch]
+        rows[first:last] = family.expert_rows(groups, records[chosen], row_weights)
     return rows
 
 
@@ -99,13 +116,13 @@ class Journey:
         return total, arrivals.totals
 
 
-def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Tensor]:
+def run_call(buffer: SymmBuffer, read: Callable[[Settings], Call]) -> tuple[Tensor, Tensor]:
     """Run one call.
 
     Args:
         buffer: of the call.
-        read: gives the call's arguments, or raises what is wrong with them. It runs once the conversation is open, so
-            that whatever is rejected reaches the other ranks.
+        read: gives the checked call under the settings that hold, or raises what is wrong with it. It runs once the
+            conversation is open, so that whatever is rejected reaches the other ranks.
     """
     config, state = active_settings() or buffer.settings, state_of(buffer)
     session = Session(buffer, config)
@@ -113,14 +130,14 @@ def run_call(buffer: SymmBuffer, read: Callable[[], Given]) -> tuple[Tensor, Ten
         if state.destroyed:
             remedy = "Make a new one with get_symm_buffer_for_mega_moe, and destroy it after its last call."
             raise rejection("sym_buffer", "a destroyed buffer", "a live one", "torch_api.txt, sym_buffer", remedy)
-        call = read_call(read(), buffer, config)
+        call = read(config)
         journey = Journey(call, session)
     except Exception as error:
         # The peers must not wait for a call that will not come.
         session.reject(error)
         raise
     try:
-        met = session.meet(facts_of(call, state.number), journey.routes.counts, len(call.given.x))
+        met = session.meet(lambda: facts_of(call, state.number), journey.routes.counts, len(call.given.x))
         # All ranks look at the same numbers here, so that all of them reject, or none.
         check_product(call.given, buffer, config, call.window, met.tokens, met.received)
         total, received = journey.run(met.counts)

@@ -1,6 +1,6 @@
 """One call's conversation with the other ranks: header, rows out, rows back. Alone, a rank talks to nobody."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,11 +83,11 @@ class Session:
                 error.add_note(f"Besides, rank {peer} could not be told: {lost}")
         self.channel.abandon()
 
-    def meet(self, facts: tuple[int, ...], counts: Tensor, tokens: int) -> Meeting:
+    def meet(self, read_facts: Callable[[], tuple[int, ...]], counts: Tensor, tokens: int) -> Meeting:
         """Exchange headers.
 
         Args:
-            facts: of this rank's call.
+            read_facts: gives those of this rank's call; a rank alone needs none.
             counts: int64 [ranks, E], rows for each rank's experts.
             tokens: rows of x.
 
@@ -97,7 +97,7 @@ class Session:
         sent = counts.sum(dim=1)
         if self.channel is None:
             return Meeting(counts, (tokens,), tuple(sent.tolist()))
-        channel = self.channel
+        channel, facts = self.channel, read_facts()
         for peer in channel.peers:
             channel.send(peer, Header(self.sequence, facts, counts[peer], tokens, sent).pack(), HEADER_TAG)
         received, all_tokens, all_rows = counts.clone(), [tokens] * self.ranks, sent.clone()

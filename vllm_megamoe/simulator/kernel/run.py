@@ -127,7 +127,9 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
         session.reject(error)
         raise
     try:
-        total, received = journey.run(session.meet(facts_of(call, memory.number), journey.routes.counts, len(a.x)))
+        total, received = journey.run(
+            session.meet(lambda: facts_of(call, memory.number), journey.routes.counts, len(a.x))
+        )
     except Exception:
         session.abandon()
         raise

@@ -1,0 +1,74 @@
+"""Time loading experts into operands beside reading and copying every byte once, in one run, with peak memory.
+
+    PYTHONPATH=tests python -m bench.bench_loading [--gib 4] [--folder DIR] [--write docs/benchmarks.md]
+
+Each line is a process of its own on a checkpoint that is generated first, so its files are in the page cache for the
+copy and for loading alike. Quote the ratio, not the seconds. `--write` puts the table behind the page's own text.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.loading import CASES, Sizes, write
+
+HIDDEN, WIDTH, EXPERTS = 2048, 1024, 32
+TITLE = "## Loading"
+
+
+def sizes_of(gib: float) -> Sizes:
+    """As many layers as make this size in BF16; other formats of the same experts are smaller."""
+    layer = 2 * 3 * EXPERTS * HIDDEN * WIDTH
+    return Sizes(max(1, round(gib * 2**30 / layer)), EXPERTS, HIDDEN, WIDTH)
+
+
+def measured(folder: Path, name: str, sizes: Sizes) -> dict[str, float]:
+    place = folder / CASES[name].format
+    if not place.exists():
+        write(place, CASES[name].format, sizes)
+    command = [sys.executable, "-m", "bench.loading", str(place), name]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+def table(folder: Path, gib: float) -> str:
+    sizes = sizes_of(gib)
+    said = (
+        f"{sizes.layers} layers of {EXPERTS} experts, hidden {HIDDEN}, intermediate {WIDTH}; files in the page cache. "
+        "Speed is that of reading and copying every byte once, 1.0, in the same process."
+    )
+    head = "| | file | copy | speed of loading | operands | peak above the operands, in layers |"
+    lines = [said, "", head, "|---" * 6 + "|"]
+    for name in CASES:
+        print(f"bench: {name}", file=sys.stderr, flush=True)
+        found = measured(folder, name, sizes)
+        over = (found["peak"] - found["final"]) / found["layer"]
+        lines.append(
+            f"| {name} | {found['source'] / 2**30:.2f} GiB | {found['copy_s']:.1f} s | "
+            f"{found['copy_s'] / found['load_s']:.2f} | {found['final'] / 2**30:.2f} GiB | {max(over, 0):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gib", type=float, default=4.0, help="size of the BF16 checkpoint")
+    parser.add_argument("--folder", type=Path, help="where checkpoints are made and kept; a temporary one else")
+    parser.add_argument("--write", type=Path, help="a page whose section on loading is replaced")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        text = table(given.folder or Path(place), given.gib)
+    print(text)
+    if given.write is not None:
+        before = given.write.read_text().split(f"\n{TITLE}")[0].rstrip()
+        given.write.write_text(f"{before}\n\n{TITLE}\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
