@@ -1,5 +1,7 @@
 """What the Ascend lane rejects in the config stage, by name, with the rest of what is wrong in the same error."""
 
+from typing import Any
+
 import pytest
 from contract.scenes.refusals import CASES, RELEASES, VARIABLES
 
@@ -47,10 +49,15 @@ SAID: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, str]:
+def answers() -> dict[str, Any]:
     from contract.support.launch import run
 
-    found: dict[str, str] = run("a3@9.1", ["refusals"])["refusals"][0]
+    return {scene: found[0] for scene, found in run("a3@9.1", ["refusals", "order"]).items()}
+
+
+@pytest.fixture(scope="module")
+def said(answers: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = answers["refusals"]
     return found
 
 
@@ -66,3 +73,14 @@ def test_what_holds_is_taken(said: dict[str, str]) -> None:
 def test_is_rejected_by_name(case: str, said: dict[str, str]) -> None:
     missing = [part for part in SAID[case] if part not in said[case]]
     assert not missing, said[case]
+
+
+def test_the_flag_never_becomes_theirs(answers: dict[str, Any]) -> None:
+    """Registered after vllm-ascend's classes, on a checkpoint that one of them claims whatever the user said."""
+    found = answers["order"]
+    assert found["theirs"] == "ascend"
+    assert found["order"][0] == "megamoe"
+    assert found["order"].count("megamoe") == 1
+    # Were it theirs now, nothing would be said; ours cannot tell what such a section means, and says so.
+    assert found["said"].startswith("--quantization megamoe cannot serve this")
+    assert "experts in the format 'an unnamed quantisation'" in found["said"]

@@ -6,7 +6,7 @@ Runs in a rank. Nothing of the layer's own loading or method is used.
 from typing import Any
 
 import torch
-from contract.support.cases import EXPERTS, HIDDEN, TOPK, Case
+from contract.support.cases import EXPERTS, HIDDEN, LIMIT, TOPK, Case
 from contract.support.weights import Projection, projections
 from torch import Tensor
 
@@ -38,6 +38,14 @@ class Twin:
         if case.fused:
             self.shared = _operands(case, _cut(projections(case, *case.homes[-1]), case.shared), padded)
 
+        sizes, most = self.routed.buffer_arguments(), -(-LIMIT // group.size())
+        if case.use_case == "a8w4-int":
+            # 9.1.0 on A3 counts packed rows, two for each token (docs/limits.md, max_recv_token_num).
+            sizes["max_recv_token_num"] = 2 * most * group.size() * min(TOPK, mine)
+        with settings(profile=product, backend="cpu"):
+            # One for all steps: a 950 has no more on a communicator.
+            self.buffer = get_symm_buffer_for_mega_moe(group, EXPERTS, most, TOPK, **sizes)
+
     def rows(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Tensor) -> Tensor:
         """y [T, H] of this rank; rows that are not active come out as zero."""
         on_950 = self.product.startswith("950")
@@ -47,14 +55,7 @@ class Twin:
         if not on_950:
             more["x_active_mask"] = active.to(torch.int8)
         with settings(profile=self.product, backend="cpu"):
-            sizes = self.routed.buffer_arguments()
-            if self.case.use_case == "a8w4-int":
-                # 9.1.0 on A3 counts packed rows, two for each token (docs/limits.md, max_recv_token_num).
-                received = len(x) * self.group.size() * min(TOPK, EXPERTS // self.group.size())
-                sizes["max_recv_token_num"] = 2 * received
-            buffer = get_symm_buffer_for_mega_moe(self.group, EXPERTS, len(x), TOPK, **sizes)
-            y, _ = mega_moe(x, ids, weights, sym_buffer=buffer, **self.routed.arguments(), **more)
-            buffer.destroy()
+            y, _ = mega_moe(x, ids, weights, sym_buffer=self.buffer, **self.routed.arguments(), **more)
         return y[:, :HIDDEN].masked_fill(~active[:, None], 0)
 
 
