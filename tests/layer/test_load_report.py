@@ -126,3 +126,15 @@ def test_the_device_is_asked_for_nothing_while_graphs_are_captured(monkeypatch: 
     clock[0] += load_report.QUIET_S
     assert len(report.lines()) == 1
     del keep
+
+
+def test_the_thread_ends_with_the_process() -> None:
+    state = layer()
+    report = LoadReport(1, look_s=0.001)
+    keep = report.watch(state)
+    run(state, 3)
+    assert report._thread is not None
+    assert report._thread.is_alive()
+    report.stop()
+    assert not report._thread.is_alive()
+    del keep

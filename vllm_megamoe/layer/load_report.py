@@ -5,6 +5,7 @@ The thread copies the steps of all layers to the host in one piece, and the coun
 graphs are captured it asks the device for nothing: that would break the capture.
 """
 
+import atexit
 import logging
 import threading
 import weakref
@@ -39,6 +40,7 @@ class LoadReport:
         self._layers: weakref.WeakSet[Watched] = weakref.WeakSet()
         # Layers are added while the thread looks at those that are there.
         self._lock = threading.Lock()
+        self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
     def watch(self, layer: LayerState) -> "Watched":
@@ -67,9 +69,14 @@ class LoadReport:
         due = [watched for watched, now in zip(layers, steps, strict=True) if watched.look(now, every)]
         return [watched.line() for watched in sorted(due, key=lambda w: w.layer.name)]
 
+    def stop(self) -> None:
+        """End the thread: a process must not end while it is inside of torch, which would abort it."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
     def _run(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(self._look_s):
+        while not self._end.wait(self._look_s):
             for line in self.lines():
                 logger.info("%s", line)
 
@@ -102,3 +109,4 @@ class Watched:
 
 REPORT = LoadReport()
 """That of this process."""
+atexit.register(REPORT.stop)
