@@ -12,6 +12,7 @@ def test_page_is_current(repository: Path, shared_dir: Path) -> None:
     assert committed == write_models.page(shared_dir / "model_configs"), "run python -m tools.write_models"
 
 
+@pytest.mark.full
 def test_page_of_checkpoints_is_current(repository: Path, shared_dir: Path) -> None:
     committed = (repository / "docs" / "checkpoints.md").read_text()
     assert committed == write_checkpoints.page(shared_dir / "model_configs"), "run python -m tools.write_checkpoints"

@@ -107,7 +107,7 @@ def test_deepseek_v3_fuses_its_shared_expert_on_950(tmp_path: Path) -> None:
     found = report(model, "--profile", "950@9.2", "--tp", "16", "--requant", "allow")
     decoder = found["groups"][0]
     assert decoder["use_case"] == "a8w8-fp"
-    assert decoder["shared_experts"] == {"mode": "fused", "pieces": 1, "reason": ""}
+    assert decoder["shared_experts"] == {"mode": "fused", "pieces": 1, "reason": "", "use_case": "a8w8-fp"}
     off = report(model, "--profile", "950@9.2", "--tp", "16", "--requant", "allow", "--fuse-shared-experts", "off")
     assert off["groups"][0]["shared_experts"]["mode"] == "vllm"
     # One expert less on each of 58 layers: codes, and E8M0 scales of 32 (I = 2048, H = 7168 fill their pairs).

@@ -108,7 +108,7 @@ def test_a_replayed_graph_counts() -> None:
     state = layer()
     report, keep = watched(3, state)
     run(state, 1)
-    state.load.steps += 2  # what a captured `steps += 1` does in two replays
+    state.load.by_calls[1] += 2  # what a captured addition does in two replays
     assert len(report.lines()) == 1
     assert state.steps == 3
     del keep

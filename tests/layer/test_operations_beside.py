@@ -1,4 +1,4 @@
-"""A layer's call dispatches at most two operations beside the operator: the expert load is one in-place addition."""
+"""A layer's step dispatches two operations beside the operator: rows and steps are counted by one addition each."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Counted(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int"])
-def test_one_addition_beside_the_operator(use_case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_additions_beside_the_operator(use_case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(use_case, Shape(tokens=(5,)))
     layer = state_of(case, 0, plan_of(case), seat=ALONE)
     x, ids, weights = rows_of(case, 0)
@@ -33,5 +33,6 @@ def test_one_addition_beside_the_operator(use_case: str, monkeypatch: pytest.Mon
     with Counted() as seen:
         y = layer.run(x, ids, weights)
     assert y is answer[0]
-    assert seen.names == ["aten::add_.Tensor"]
+    assert seen.names == ["aten::add_.Tensor", "aten::add_.Tensor"]
     assert layer.counts.tolist() == [1] * case.num_experts
+    assert (layer.steps, layer.calls) == (1, 1)

@@ -26,7 +26,7 @@ from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_ro
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer, mega_moe
 from vllm_megamoe.ops.rejection import is_capturing
-from vllm_megamoe.plan.capacity import Capacity
+from vllm_megamoe.plan.capacity import Capacity, step_calls
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 
@@ -55,28 +55,44 @@ class ExpertLoad:
 
     Attributes:
         counts: int64 [experts_per_rank], rows routed to each local expert.
-        steps, calls: int64 [], steps and operator calls.
+        by_calls: int64 [most calls of a step + 1], steps by how many calls they made: one addition counts both.
         dropped: int64 [], rows beyond `max_recv_token_num`, which the operator drops in silence (its counts go on
             reporting them); None where the plan allows no drop.
     """
 
     counts: Tensor
-    steps: Tensor
-    calls: Tensor
+    by_calls: Tensor
     dropped: Tensor | None
     limit: int
+    _cells: tuple[Tensor, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Made once: a view is an operation too.
+        self._cells = self.by_calls.unbind()
 
     @classmethod
     def start(cls, experts: int, capacity: Capacity, device: torch.device) -> "ExpertLoad":
         """All zero."""
         counts = torch.zeros(experts, dtype=torch.int64, device=device)
-        steps, calls, dropped = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(3))
-        return cls(counts, steps, calls, dropped if capacity.drops else None, capacity.max_recv_token_num)
+        most, _ = step_calls(capacity.rows, capacity.chunk)
+        by_calls = torch.zeros(most + 1, dtype=torch.int64, device=device)
+        dropped = torch.zeros((), dtype=torch.int64, device=device) if capacity.drops else None
+        return cls(counts, by_calls, dropped, capacity.max_recv_token_num)
+
+    @property
+    def steps(self) -> Tensor:
+        """int64 [], steps."""
+        return self.by_calls.sum()
+
+    @property
+    def calls(self) -> Tensor:
+        """int64 [], operator calls."""
+        numbers = torch.arange(len(self.by_calls), device=self.by_calls.device)
+        return (self.by_calls * numbers).sum()
 
     def add_step(self, calls: int) -> None:
         """Count one step of so many calls."""
-        self.steps += 1
-        self.calls += calls
+        self._cells[calls].add_(1)
 
     def add(self, expert_token_nums: Tensor) -> None:
         """Count one call's int32 [experts_per_rank]; nothing leaves the device."""
