@@ -9,7 +9,8 @@ ARGS ?=
 OPERATOR ?=
 
 # What of the suite runs on vLLM 0.30 too, with vLLM's own CPU platform in place of vllm-ascend.
-LANE_ON_0_30 := tests/lanes tests/engine/test_product.py
+# Not test_collected: vLLM 0.30 packs these small weights and empties them, so there is none to compare.
+LANE_ON_0_30 := tests/lanes tests/engine/test_product.py --ignore=tests/lanes/cpu/test_collected.py
 
 RUN := $(VENV)/bin/python
 PYTEST := $(RUN) -m pytest

@@ -84,7 +84,7 @@ OFFERS = [
         options(allow_token_drop=True, workspace_budget_gib=2.0),
         "^options: max_recv_token_num",
     ),
-    Offer("receive of INT4", r"of 0 or (\d+)\)\.", option("max_recv_token_num", int), "max_recv_token_num"),
+    Offer("receive of INT4", r"max_recv_token_num of (0)\)\.", option("max_recv_token_num", int), "max_recv_token_num"),
     Offer("receive bound", "Leave it at 0: the operator computes it", options(max_recv_token_num=0), "max_recv"),
     Offer("weights forward", "topk_weights_type=1.*Leave it at 0", options(topk_weights_type=0), "topk_weights_type"),
     Offer("merging", "combine_comm_mode=1.*Set it to 0", options(combine_comm_mode=0), "combine_comm_mode"),

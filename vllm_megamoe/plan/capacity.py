@@ -95,7 +95,7 @@ def plan_capacity(
         sum_ = f"{chunk} rows x {engine.ep_size} ranks x min({topk}, {per_rank})"
         found.append(_receive(options, f"0 or at least {bound} = {sum_}", factor * bound))
     elif asked > bound and not found and needed > budget:
-        expected = f"0 or {bound}: no more can come, and it needs {needed / GIB:.3f} GiB"
+        expected = f"0 or {factor * bound}: no more can come, and it needs {needed / GIB:.3f} GiB"
         found.append(_receive(options, expected, factor * bound))
     return Capacity(rows, chunk, ceil_div(rows, chunk), _PADS[limits.rows.value], given, bound, needed), found
 

@@ -189,7 +189,7 @@ def receive_int4(profile: Profile, limits: Limits, buffer: BufferFacts, call: Ca
         return None
     expected = f"at least {least}: {factor} x tokens x ranks x min(topk, experts per rank); 0 is too little too"
     silent = "once half of the capacity is used, the rows of later experts come back as zeros"
-    remedy = f"Create the buffer with {least} (vLLM: max_recv_token_num of 0 or {least})."
+    remedy = f"Create the buffer with {least} (vLLM: max_recv_token_num of 0)."
     source = limits.receive_factor_int4.source
     return Broken(_NAME, str(buffer.max_recv_token_num), expected, source, remedy, silent)
 
