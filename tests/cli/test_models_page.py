@@ -7,6 +7,7 @@ import pytest
 from tools import write_checkpoints, write_models
 
 
+@pytest.mark.full
 def test_page_is_current(repository: Path, shared_dir: Path) -> None:
     committed = (repository / "docs" / "models.md").read_text()
     assert committed == write_models.page(shared_dir / "model_configs"), "run python -m tools.write_models"
