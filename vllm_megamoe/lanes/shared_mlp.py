@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_rows
-from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.errors import CheckpointError, ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.cut import cut_expert
+
+REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
 def give_away(mlp: "SharedMlp") -> Callable[[], None]:
@@ -23,6 +25,20 @@ def give_away(mlp: "SharedMlp") -> Callable[[], None]:
     for linear in mlp.linears:
         linear.quant_method.collect_again(linear, mlp.arrived)
     return mlp.check
+
+
+def take_factor(runner: Any, fold_scaling: float) -> None:
+    """Keep a runner from multiplying the output by its routed scaling factor, which is on the router weights instead.
+
+    Raises:
+        ConfigError: the factor is not the one that the plan moved there.
+    """
+    if runner.routed_scaling_factor != fold_scaling:
+        raise ConfigError(
+            f"{runner.layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan "
+            f"expected {fold_scaling:g} to move onto the router weights. {REMEDY}"
+        )
+    runner.routed_scaling_factor = 1.0
 
 
 @dataclass(slots=True)

@@ -101,9 +101,9 @@ def read_wrapper(path: Path) -> Source | None:
     if not path.is_file():
         return None
     functions = [node for node in ast.parse(_text(path)).body if isinstance(node, ast.FunctionDef)]
-    wanted = {node.name: node.args for node in functions if node.name in (CREATE, CALL)}
-    names = {argument.arg for of in wanted.values() for argument in (*of.args, *of.kwonlyargs)}
-    return _source(path, names) if len(wanted) == 2 else None
+    heads = {node.name: node.args for node in functions if node.name in (CREATE, CALL)}
+    names = {argument.arg for of in heads.values() for argument in (*of.args, *of.kwonlyargs)}
+    return _source(path, names) if len(heads) == 2 else None
 
 
 def _kernels(home: Path | None) -> Source | None:

@@ -9,10 +9,8 @@ from typing import Any
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.collected import Collected
-from vllm_megamoe.lanes.shared_mlp import SharedMlp, give_away
+from vllm_megamoe.lanes.shared_mlp import REMEDY, SharedMlp, give_away, take_factor
 from vllm_megamoe.plan.layer_plan import LayerPlan
-
-_REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
 def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
@@ -32,13 +30,13 @@ def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) ->
     if theirs is None or runner._shared_experts is None:
         raise ConfigError(
             f"{runner.layer_name}: vllm-ascend's runner has no shared experts; the plan expected to fuse them. "
-            + _REMEDY
+            + REMEDY
         )
     linears = theirs.layer.gate_up_proj, theirs.layer.down_proj
     if any(linear.bias is not None or not isinstance(linear.quant_method, Collected) for linear in linears):
         raise ConfigError(
             f"{runner.layer_name}: the shared experts have a bias, or their tensors were not kept as the checkpoint "
-            f"has them; expected gate, up and down projections alone. {_REMEDY}"
+            f"has them; expected gate, up and down projections alone. {REMEDY}"
         )
     check = give_away(SharedMlp(runner.layer_name, linears, plan.shared.pieces, put))
     _detach(runner, theirs, plan.fold_scaling)
@@ -46,12 +44,7 @@ def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) ->
 
 
 def _detach(runner: Any, theirs: Any, fold_scaling: float) -> None:
-    if runner.routed_scaling_factor != fold_scaling:
-        raise ConfigError(
-            f"{runner.layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan "
-            f"expected {fold_scaling:g} to move onto the router weights. {_REMEDY}"
-        )
-    runner.routed_scaling_factor = 1.0
+    take_factor(runner, fold_scaling)
     # With its side stream on, vllm-ascend compares the MLP in parts with the whole once weights are processed.
     theirs.validate_consistency = _nothing
     runner._shared_experts = runner.ascend_shared_experts = None

@@ -14,10 +14,8 @@ from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
-from vllm_megamoe.lanes.shared_mlp import SharedMlp, give_away
+from vllm_megamoe.lanes.shared_mlp import REMEDY, SharedMlp, give_away, take_factor
 from vllm_megamoe.plan.layer_plan import LayerPlan
-
-_REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 
 
 def is_fused(layers: Mapping[str, Any], linear: torch.nn.Module) -> bool:
@@ -63,11 +61,11 @@ def take_shared(runner: Any, plan: LayerPlan, put: Callable[[Experts], None]) ->
     layer_name = runner.layer_name
     if getattr(runner, "_shared_experts", None) is None:
         raise ConfigError(
-            f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {_REMEDY}"
+            f"{layer_name}: vLLM's runner has no shared experts, the plan expected to fuse them. {REMEDY}"
         )
     linears = [_only(runner, layer_name, kind) for kind in (MergedColumnParallelLinear, RowParallelLinear)]
     check = give_away(SharedMlp(layer_name, linears, plan.shared.pieces, put))
-    _detach(runner, layer_name, plan.fold_scaling)
+    _detach(runner, plan.fold_scaling)
     return check
 
 
@@ -77,17 +75,12 @@ def _only(runner: Any, layer_name: str, kind: type) -> Any:
     if len(found) != 1 or found[0].bias is not None or not isinstance(found[0].quant_method, Collected):
         raise ConfigError(
             f"{layer_name}: the shared experts hold {len(found)} {kind.__name__}; expected one, without bias, whose "
-            f"tensors were kept as the checkpoint has them. {_REMEDY}"
+            f"tensors were kept as the checkpoint has them. {REMEDY}"
         )
     return found[0]
 
 
-def _detach(runner: Any, layer_name: str, fold_scaling: float) -> None:
-    if runner.routed_scaling_factor != fold_scaling:
-        raise ConfigError(
-            f"{layer_name}: vLLM's runner multiplies the output by {runner.routed_scaling_factor:g}, the plan expected "
-            f"{fold_scaling:g} to move onto the router weights. {_REMEDY}"
-        )
-    runner.routed_scaling_factor = 1.0
+def _detach(runner: Any, fold_scaling: float) -> None:
+    take_factor(runner, fold_scaling)
     runner._shared_experts = None
     runner._forward_entry = runner._select_forward()
