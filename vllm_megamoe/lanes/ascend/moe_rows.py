@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.forward_context import get_forward_context
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
+from vllm_megamoe.layer.rows import Mask
 
 Selector = Callable[..., Any]
 
@@ -69,6 +71,36 @@ def lengthen_mask(vllm_config: Any) -> None:
         context._reserved_mc2_mask = torch.zeros(-(-len(mask) // ranks) * ranks, dtype=mask.dtype, device=mask.device)
 
 
+_MASKS = "megamoe_masks"
+"""Attribute of vLLM's forward context: the masks of a step by their place in memory."""
+
+
+def mask_of(real: Tensor | None) -> Mask | None:
+    """vllm-ascend's bool [T] in the forms that calls need, made by a step's first layer and kept for its others.
+
+    Every layer gets a view of its own on the same bytes; a step has a forward context of its own.
+    """
+    if real is None:
+        return None
+    context, place = get_forward_context(), (real.data_ptr(), real.shape[0])
+    held: dict[tuple[int, int], tuple[Mask, Tensor]] | None = getattr(context, _MASKS, None)
+    if held is None:
+        held = {}
+        setattr(context, _MASKS, held)
+    if place not in held:
+        # The tensor itself is kept too: with it its place in memory is nobody else's.
+        held[place] = Mask.of(real), real
+    return held[place][0]
+
+
+@functools.cache
+def _context() -> tuple[Any, frozenset[Any]]:
+    """vllm-ascend's extra context, and its kinds of rows as MC2 has them."""
+    from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
+
+    return _EXTRA_CTX, frozenset({MoECommType.MC2, MoECommType.FUSED_MC2})
+
+
 def check_rows(layer_name: str, rows: int, planned: int, mask: Tensor | None) -> None:
     """Look at how a layer's rows were prepared; host values alone.
 
@@ -80,10 +112,9 @@ def check_rows(layer_name: str, rows: int, planned: int, mask: Tensor | None) ->
     Raises:
         OperatorError: they were not prepared as MC2, or the mask does not fit.
     """
-    from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
-
-    kind = _EXTRA_CTX.moe_comm_type
-    if kind not in (MoECommType.MC2, MoECommType.FUSED_MC2):
+    extra, as_mc2 = _context()
+    kind = extra.moe_comm_type
+    if kind not in as_mc2:
         got = getattr(kind, "name", kind)
         raise OperatorError(
             f"{layer_name}: vllm-ascend prepared the rows as {got}; expected MC2: gathered rows would come out of the "
