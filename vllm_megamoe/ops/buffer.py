@@ -22,7 +22,6 @@ from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer
 
-
 BoundCall = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """x, topk_ids, topk_weights, x_active_mask -> y, expert_token_nums."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vllm_megamoe.lanes.ascend.moe_rows import check_rows, mask_of
+from vllm_megamoe.lanes.ascend.moe_rows import mask_of
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
 from vllm_megamoe.plan.verdict import of_product, rejection_of
@@ -67,11 +67,11 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         _wait_for_routed_stage).
         """
         self.check_loaded(layer)
-        state, active = layer.mega_moe, layer.ascend_mc2_mask
-        check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
+        state = layer.mega_moe
+        active = mask_of(layer.layer_name, x.shape[0], state.plan.capacity.rows, layer.ascend_mc2_mask)
         if topk_ids.dtype != torch.int32:
             topk_ids = topk_ids.to(torch.int32)
-        return _result()(routed_out=state.run(x, topk_ids, topk_weights, mask_of(active)))
+        return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
 
 
 @cache

@@ -170,7 +170,12 @@ class PackagesBuffer:
             form = (*rows, topk_weights.dtype, topk_weights.shape, of_mask, active_settings())
             given = known.get(form)
             if given is None or self.own is None:
-                mine = {"x": x, "topk_ids": topk_ids, "topk_weights": topk_weights, "x_active_mask": mask}
+                mine: dict[str, Any] = {
+                    "x": x,
+                    "topk_ids": topk_ids,
+                    "topk_weights": topk_weights,
+                    "x_active_mask": mask,
+                }
                 told = self._told(replace(fixed, **mine))
                 known[form] = given = {name: value for name, value in told.items() if name not in mine}
             y, counts = run(x=x, topk_ids=topk_ids, topk_weights=topk_weights, x_active_mask=mask, **given)
