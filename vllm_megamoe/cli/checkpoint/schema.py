@@ -188,19 +188,22 @@ class CheckReport(_Part):
 
 
 class ConvertedLayer(_Part):
-    """One layer in the package's own format.
+    """Routed experts of a layer in the package's own format, or its shared ones.
 
     Attributes:
-        name, layer, draft, format: as in LayerReport, of the source.
+        name, layer, draft, format: as in LayerReport, of the source; what the files call a shared MLP.
+        part: `routed` or `shared`.
         use_case: whose operands were written.
         hidden, intermediate_hidden: sizes of the operands, padding included.
         weight_rel_err: rms of what the conversion took from the weights over their rms; 0 for an exact one.
         bytes: of the operands.
-        file: that holds them.
-        resumed: whether an earlier run of the same command had written it.
+        file: that holds them, the first one of several.
+        files: all of them, one for each rank of the group that was asked for.
+        resumed: whether an earlier run of the same command had written all of them.
     """
 
     name: str
+    part: str = "routed"
     layer: int
     draft: bool
     format: str
@@ -210,6 +213,7 @@ class ConvertedLayer(_Part):
     weight_rel_err: float
     bytes: int
     file: str
+    files: tuple[str, ...]
     resumed: bool
 
 
