@@ -25,10 +25,10 @@ def show(report: CheckReport) -> None:
         "worst expert",
         "worst token",
     ):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for layer in report.layers:
         table.add_row(
-            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            f"{layer.layer}{' (draft)' if layer.draft else ''}{', shared' if layer.part == 'shared' else ''}",
             layer.format,
             layer.use_case,
             f"{layer.weight_rel_err:.3%}",
