@@ -45,7 +45,10 @@ class ExpertStream:
     Attributes:
         copies: whether a tensor that must wait is copied, because its memory belongs to somebody who writes into it
             again. A checkpoint's own files need no copy: their pages are the kernel's.
+        one_expert_each: whether every tensor is one expert's, whatever its shape is; else a 3-D one is of several.
     """
+
+    one_expert_each = False
 
     def __init__(
         self,
