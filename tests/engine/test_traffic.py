@@ -43,7 +43,7 @@ class Run:
 @pytest.fixture(scope="module")
 def alone(engines: Engines, checkpoint: str) -> list[list[int]]:
     llm = {"model": checkpoint, **FLOAT32, **EAGER, "max_model_len": 512}
-    return engines.run(llm, [partial(traffic.alone, prompts=make_prompts())])[0][0]
+    return engines.run(llm, [partial(traffic.alone, prompts=make_prompts(), tokens=24)])[0][0]
 
 
 @pytest.fixture(scope="module", params=RANKS)

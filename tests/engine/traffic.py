@@ -57,11 +57,13 @@ def poison(source: str, folder: Path) -> str:
     return str(folder)
 
 
-def alone(llm: Any, prompts: list[list[int]]) -> list[list[int]]:
-    """24 tokens after each prompt, one prompt after the other, greedily."""
+def alone(llm: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """So many tokens after each prompt, one prompt after the other, greedily."""
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False, allowed_token_ids=ALLOWED)
+    params = SamplingParams(
+        temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, allowed_token_ids=ALLOWED
+    )
     outputs = [llm.generate([{"prompt_token_ids": p}], params, use_tqdm=False)[0] for p in prompts]
     return [list(output.outputs[0].token_ids) for output in outputs]
 
