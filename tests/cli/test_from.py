@@ -30,7 +30,6 @@ def test_a_line_of_other_habits_is_corrected(model: str) -> None:
     found = report("--from", line, "--profile", "a3@9.1")
     assert steps(found) == {
         "drop": [
-            "--enable-lora --lora-modules a=b",
             "--enable-eplb --eplb-config.num_redundant_experts 8",
             "--enable-dbo",
         ],
@@ -41,8 +40,8 @@ def test_a_line_of_other_habits_is_corrected(model: str) -> None:
     assert found["engine"]["ep_size"] == 16
     assert found["engine"]["max_num_batched_tokens"] == 8192
     assert found["command"] == (
-        f"HCCL_BUFFSIZE=200 vllm serve {model} -tp 8 --data-parallel-size=2 --quantization megamoe --dtype bfloat16 "
-        "--max-num-batched-tokens 8192 --port 80 --enable-expert-parallel "
+        f"HCCL_BUFFSIZE=200 vllm serve {model} -tp 8 --data-parallel-size=2 --enable-lora --lora-modules a=b "
+        "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 8192 --port 80 --enable-expert-parallel "
         """--additional-config '{"megamoe": {"profile": "a3@9.1"}}'"""
     )
 

@@ -96,15 +96,18 @@ def test_is_used_from_a_fresh_environment(kind: str, request: pytest.FixtureRequ
     """Installed by its own pip; the packages beside it are those of this environment, its own one left out."""
     archive: Path = request.getfixturevalue(kind)
     if kind == "sdist":
-        assert any(name.endswith("vllm_megamoe/py.typed") for name in tarfile.open(archive).getnames())
+        with tarfile.open(archive) as held:
+            assert any(name.endswith("vllm_megamoe/py.typed") for name in held.getnames())
     run([sys.executable, "-m", "venv", str(tmp_path / "fresh")])
     python = tmp_path / "fresh" / "bin" / "python"
     (home,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
     # Read behind the fresh folder, and without what its .pth files would add: the clone itself.
     (home / "partners.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     run(
-        [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
-        + ["--no-build-isolation", "--force-reinstall", str(archive)],
+        [
+            *(str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"),
+            *("--no-build-isolation", "--force-reinstall", str(archive)),
+        ],
     )
     clean = {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin", "HOME": str(tmp_path)}
     where = run([str(python), "-P", "-c", "import vllm_megamoe; print(vllm_megamoe.__file__)"], **clean).strip()

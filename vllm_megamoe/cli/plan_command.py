@@ -58,6 +58,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.", ri
 Compare = Annotated[
     str | None, typer.Option(help="Profiles side by side: a3@9.1,950@9.2 or all.", rich_help_panel=_OUTPUT)
 ]
+Receive = Annotated[
+    bool,
+    typer.Option("--recv", help="Show which max_recv_token_num is needed, what one covers.", rich_help_panel=_OUTPUT),
+]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Draw memory and wire bytes over EP size (.png, .svg, .pdf).", rich_help_panel=_OUTPUT),
@@ -105,6 +109,7 @@ def plan(
     json: Json = False,
     compare: Compare = None,
     plot: Plot = None,
+    recv: Receive = False,
 ) -> None:
     """Plan a model before it is served: what runs where, what it needs, what is violated and what fixes it.
 
@@ -112,5 +117,5 @@ def plan(
     """
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
-    holds = answer(Asked(model, request, json, compare, plot))
+    holds = answer(Asked(model, request, json, compare, plot, recv))
     raise typer.Exit(cli.OK if holds else cli.REJECTED)

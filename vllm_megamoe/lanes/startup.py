@@ -17,7 +17,7 @@ from vllm.platforms import current_platform
 
 from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.lanes import Lane, last_words, running_lane, untested_here, working
+from vllm_megamoe.lanes import Lane, last_words, running_lane, shutdown, untested_here, working
 from vllm_megamoe.lanes.carried import Carried
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
@@ -74,6 +74,7 @@ def before_platform(vllm_config: Any) -> None:
     config.carried = config.carried or engines_plan()
     if config.carried is not None:
         return
+    shutdown.install()
     options, wrong = Options.read(vllm_config.additional_config)
     wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
@@ -95,6 +96,7 @@ def before_platform(vllm_config: Any) -> None:
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:
         lane.prepare(vllm_config)
+        lane.enter()
     last_words.listen()
 
 
@@ -193,10 +195,16 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None, *, own_
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         own_rows=own_rows,
         lora=vllm_config.lora_config is not None,
+        lora_targets=lora_targets(vllm_config.lora_config),
         eplb=parallel.enable_eplb,
         dual_batch_overlap=parallel.enable_dbo,
         hccl_buffsize_mb=hccl_buffsize(),
     )
+
+
+def lora_targets(config: Any) -> tuple[str, ...]:
+    """What LoRA is restricted to, from vLLM's LoRAConfig; empty without one, and without a restriction."""
+    return tuple(getattr(config, "target_modules", None) or ())
 
 
 def read_served(vllm_config: Any) -> ModelFacts:

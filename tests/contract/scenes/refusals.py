@@ -21,7 +21,7 @@ CONSUMER = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}
 CASES: dict[str, Change] = {
     "no expert parallelism": {"enable_expert_parallel": False},
     "one rank": {"tensor_parallel_size": 1, "distributed_executor_backend": None},
-    "lora": {"enable_lora": True},
+    "lora": {"enable_lora": True, "lora_target_modules": ["experts"]},
     "eplb": {"enable_eplb": True},
     "their eplb": _given(eplb_config={"dynamic_eplb": True}),
     "their map": _given(eplb_config={"expert_map_path": "map.json"}),
@@ -40,6 +40,7 @@ CASES: dict[str, Change] = {
     "several": {
         "dtype": "float16",
         "enable_lora": True,
+        "lora_target_modules": ["experts"],
         **_given(enable_fused_mc2=2, mix_placement=True, megamoe={"profile": "a2@9.1", "use_cas": "auto"}),
     },
 }

@@ -38,14 +38,12 @@ def set_given(line: ServeLine, request: Request) -> tuple[ServeLine, list[Step]]
 _Change = tuple[ServeLine, list[Step]]
 
 _WHY_NOT = {
-    "lora": "LoRA patches experts that the operator holds.",
     "eplb": "Load balancing moves experts; the operator keeps them as they were loaded.",
     "dual_batch_overlap": "The operator overlaps communication and computation itself, one batch at a time.",
 }
 
 # Flags that mean nothing without the feature (vLLM 0.32, EngineArgs), as the beginning of a name.
 _GO_WITH = {
-    "lora": ("lora-", "max-lora", "max-cpu-loras", "default-mm-loras", "fully-sharded-loras", "specialize-active-lora"),
     "eplb": ("eplb-",),
     "dual_batch_overlap": ("dbo-",),
 }
@@ -77,7 +75,7 @@ def correct_line(
 def _features(line: ServeLine, engine: EngineFacts) -> _Change:
     steps = []
     for field, flag in FEATURES.items():
-        if not getattr(engine, field):
+        if field not in _WHY_NOT or not getattr(engine, field):
             continue
         gone = [each for each in line.flags if each.name == flag or each.name.startswith(_GO_WITH[field])]
         line = replace(line, flags=without(line.flags, *(each.name for each in gone)))

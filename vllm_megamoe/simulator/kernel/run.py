@@ -54,7 +54,7 @@ class Journey:
         """What the ranks know of each other -> float32 sums [T, H], and int64 [E] rows per expert."""
         call, session = self.call, self.session
         room = capacity(call, self.profile)
-        reject_overflow(met.received, room, self.profile)
+        reject_overflow(met.received, room, self.profile, self.wrong)
         arrivals = make_arrivals(met.counts, room)
         sent: list[int] = self.routes.counts.sum(dim=1).tolist()
         records = session.exchange(torch.split(self.records, sent), arrivals.per_rank, self.form.width)
