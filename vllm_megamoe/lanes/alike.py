@@ -8,6 +8,7 @@ are texts, exchanged once over the CPU group of the expert-parallel ranks; the e
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +74,9 @@ def rank_facts(vllm_config: Any, plan: Plan) -> Iterator[tuple[str, str]]:
     for option, value in plan.options.model_dump(mode="json").items():
         yield f"option {option}", str(value)
     yield "plan of the layers", _hash(repr(plan.layers).encode())
-    yield "checkpoint config", _hash(vllm_config.model_config.hf_config.to_json_string(use_diff=False).encode())
+    config = vllm_config.model_config.hf_config.to_dict()
+    config.pop("_name_or_path", None)  # hosts may keep a model in other folders
+    yield "checkpoint config", _hash(json.dumps(config, sort_keys=True, default=str).encode())
     folder = Path(vllm_config.model_config.model)
     if folder.is_dir() and vllm_config.load_config.load_format != "dummy":
         yield "checkpoint weights", weights_hash(folder)

@@ -27,7 +27,13 @@ def install() -> None:
 def _answering(shutdown: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(shutdown)
     def answer_and_shut_down(self: Any, *args: Any, **options: Any) -> None:
-        from vllm.v1.engine.exceptions import EngineGenerateError
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        class ServerStopped(EngineDeadError):  # type: ignore[misc]
+            """The one kind that vLLM's front-end hands on to a client as it is."""
+
+            def __str__(self) -> str:
+                return _STOPPED
 
         shutdown(self, *args, **options)
         handler = getattr(self, "output_handler", None)
@@ -37,6 +43,6 @@ def _answering(shutdown: Callable[..., None]) -> Callable[..., None]:
         loop = handler.get_loop()
         if not loop.is_closed():
             # vLLM shuts down in a thread beside the event loop that requests wait in.
-            loop.call_soon_threadsafe(self.output_processor.propagate_error, EngineGenerateError(_STOPPED))
+            loop.call_soon_threadsafe(self.output_processor.propagate_error, ServerStopped())
 
     return answer_and_shut_down
