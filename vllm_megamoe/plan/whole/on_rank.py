@@ -157,7 +157,8 @@ def _stage(
                 if layer is not None and layer.shared.mode == "fused":
                     continue  # among the operator's own
                 size = bits_of_format(moe.shared.experts_format, plain_bits) / 8
-                split = engine.own_rows or (engine.data_parallel > 1 and engine.splits_rows(moe))
+                # vLLM copies them where rows are split; vllm-ascend, whose ranks have own rows, cuts them all the same.
+                split = not engine.own_rows and engine.data_parallel > 1 and engine.splits_rows(moe)
                 cut = 1 if split else tensor_parallel
                 add(tensors.part, tensors.elements * size / cut)
                 continue
