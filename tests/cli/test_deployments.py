@@ -1,6 +1,7 @@
-"""The yardstick: every published deployment fits, half of its devices is refused where the weights alone exceed them,
-and `--from` translates its line with a reason for each change."""
+"""The yardstick of `plan`: every published deployment fits, half of its devices is refused where the weights alone
+exceed them, and `--from` translates its line with a reason for each change."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def test_a_published_deployment_fits(shared_dir: Path, row: Deployment) -> None:
     assert found["engine"]["tensor_parallel"] * found["engine"]["data_parallel"] == row.tensor * row.data
 
 
+@pytest.mark.full
 def test_its_line_is_translated(shared_dir: Path, row: Deployment) -> None:
     found = plan(shared_dir, row, row.line)
     steps = {step["what"]: step for step in found["corrections"]}
@@ -77,10 +79,9 @@ def test_its_line_is_translated(shared_dir: Path, row: Deployment) -> None:
 BYTES = {"bf16": 2.0, "msmodelslim-w8a8": 1.0, "msmodelslim-w4a8": 0.5, "msmodelslim-w4a4": 0.53}
 
 
+@pytest.mark.full
 def test_half_of_the_devices_are_refused_where_weights_alone_exceed_them(shared_dir: Path, row: Deployment) -> None:
     """The experts' bytes come from the config by hand: every published model here keeps at least 95 % in them."""
-    import json
-
     config = json.loads((shared_dir / "model_configs" / f"{row.config}_config.json").read_text())
     config = {**config, **config.get("text_config", {})}
     experts = next(config[key] for key in ("n_routed_experts", "num_experts", "num_local_experts") if key in config)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from vllm_megamoe.environment import DEFAULT_MB
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.fit import Checkpoint, Fit, Serving, fit
 from vllm_megamoe.plan.layer_plan import Plan
@@ -56,7 +57,10 @@ def splits(
         if violations_of(verdict):
             continue
         plan = plan_of(verdict)
-        yield Split(there, plan, fit(checkpoint, plan, serving, hccl_of(plan)))
+        needed = hccl_of(plan)
+        # A line never sets less than HCCL's own default.
+        window = None if needed is None else max(needed, DEFAULT_MB)
+        yield Split(there, plan, fit(checkpoint, plan, serving, window))
 
 
 def smallest(
