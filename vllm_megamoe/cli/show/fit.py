@@ -38,7 +38,10 @@ def _per_token(fit: FitReport) -> str:
 
 
 def _billions(number: int) -> str:
-    return f"{number / 1e12:.2f} T" if number >= 10**12 else f"{number / 1e9:.1f} B" if number >= 10**8 else f"{number}"
+    for name, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if number >= unit:
+            return f"{number / unit:.2f} {name}" if name == "T" else f"{number / unit:.1f} {name}"
+    return str(number)
 
 
 def _largest(parts: dict[str, int]) -> str:
