@@ -44,6 +44,7 @@ docs: $(VENV) ## write the pages that come from data, and check every link betwe
 	@$(RUN) -m tools.write_limits
 	@$(RUN) -m tools.write_models
 	@$(RUN) -m tools.write_checkpoints
+	@$(RUN) -m tools.write_plan
 	@$(RUN) -m tools.check_links
 
 bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (minutes; ARGS=--busy where others use the machine)
