@@ -20,6 +20,7 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 
 from vllm_megamoe.environment import SIMULATED_NPU
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.layout.cast import NPUS
 from vllm_megamoe.simulator.device import device
 from vllm_megamoe.simulator.install.extensions import replace_load
 from vllm_megamoe.simulator.install.kernels import define_ascend_operators, implement_on_cpu
@@ -48,6 +49,7 @@ def install_all(name: str) -> None:
     register_hccl(simulated)
     define_ascend_operators()
     _name_build(simulated.profile.product)
+    NPUS.add("cpu")
     DeviceMode().__enter__()  # type: ignore[no-untyped-call]
 
 

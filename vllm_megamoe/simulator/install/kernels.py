@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.simulator.graph import watching
 from vllm_megamoe.simulator.install.torch_device import DeviceMode
 
 _KEYS = {"PrivateUse1": "CPU"}
@@ -33,7 +34,7 @@ def _under_mode(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(kernel)
     def run(*arguments: Any, **options: Any) -> Any:
-        with DeviceMode():
+        with DeviceMode(), watching():
             return kernel(*arguments, **options)
 
     return run
