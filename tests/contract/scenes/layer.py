@@ -2,8 +2,10 @@
 
 import os
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch_npu
 from contract.support import engine
 from contract.support.boundary import Boundary
 from contract.support.cases import CASES, HIDDEN, LIMIT, Case
@@ -23,14 +25,50 @@ def run(rank: Rank) -> dict[str, Any]:
 
 
 def _run_one(case: Case, product: str, boundary: Boundary, rank: Rank) -> dict[str, Any]:
+    with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": str(int(case.second_runner))}):
+        return _answer(case, product, boundary, rank)
+
+
+def _answer(case: Case, product: str, boundary: Boundary, rank: Rank) -> dict[str, Any]:
     start = len(boundary.events)
-    config, block = build(case, rank)
-    steps, answer = Steps(block), _shown(config, block)
-    answer["rows"] = {n: engine.forward(config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
+    with Casts() as casts:
+        config, block = build(case, rank)
+    steps, answer = Steps(block), _shown(config, block) | {"casts": casts.seen}
+    assert config.use_v2_model_runner is case.second_runner
+    answer["rows"] = {n: forward(case, config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
     answer["events"] = boundary.since(start)
     answer["differs"] = steps.beside(case, product, answer["padded to"]) if answer["chunk"] * rank.size > LIMIT else []
     answer["above"] = _said(config, block, case)
     return answer
+
+
+def forward(case: Case, config: Any, block: Any, x: torch.Tensor) -> torch.Tensor:
+    """A step as the case's model runner brings it."""
+    step = engine.forward_second_runner if case.second_runner else engine.forward
+    out: torch.Tensor = step(config, block, x)
+    return out
+
+
+class Casts:
+    """Every cast to another format that torch_npu is asked for while it is open."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self._right = torch_npu.npu_format_cast
+
+    def __enter__(self) -> "Casts":
+        torch_npu.npu_format_cast = self._noted
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        torch_npu.npu_format_cast = self._right
+
+    def _noted(self, tensor: torch.Tensor, acl_format: int, **types: Any) -> torch.Tensor:
+        made: torch.Tensor = self._right(tensor, acl_format, **types)
+        seen = {"shape": list(tensor.shape), "contiguous": tensor.is_contiguous(), "asked": int(acl_format)}
+        named = {name: str(value) for name, value in types.items()}
+        self.seen.append(seen | {"got": int(torch_npu.get_npu_format(made))} | named)
+        return made
 
 
 def build(case: Case, rank: Rank) -> tuple[Any, Any]:
@@ -39,7 +77,7 @@ def build(case: Case, rank: Rank) -> tuple[Any, Any]:
         engine.model_of(case).write(rank.own_folder(case.name)),
         quantization="megamoe",
         tokens=LIMIT,
-        additional_config={"megamoe": case.options},
+        additional_config={"megamoe": case.options} | case.theirs,
     )
     if torch.distributed.is_initialized():
         engine.renew_state(config)
@@ -103,7 +141,7 @@ def _shown(config: Any, block: Any) -> dict[str, Any]:
 def _said(config: Any, block: Any, case: Case) -> str:
     """What the layer says to more tokens than were planned."""
     try:
-        engine.forward(config, block, rows_for(case.name, ABOVE, HIDDEN))
+        forward(case, config, block, rows_for(case.name, ABOVE, HIDDEN))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
