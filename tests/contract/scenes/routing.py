@@ -5,6 +5,7 @@
 """
 
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from contract.support import engine
@@ -83,16 +84,19 @@ def _config(rank: Rank, name: str, changes: dict[str, Any], **options: Any) -> A
 
 def _by_table(rank: Rank, boundary: Boundary) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers import fused_moe
     from vllm.utils.torch_utils import set_default_torch_dtype
-    from vllm_ascend.models.deepseek_v4.model import DeepseekV4MoE
+    from vllm_ascend.models.deepseek_v4 import model
 
     start = len(boundary.events)
     config = _config(rank, "table", HASHED)
     engine.set_capacity(config)
     hf_config = config.model_config.hf_config
     hf_config.n_shared_experts = None  # how this class spells none
-    with set_current_vllm_config(config), set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
-        block = DeepseekV4MoE(hf_config, config.parallel_config, config.quant_config, prefix=engine.PREFIX)
+    # vllm-ascend replaces the factory in modules that are imported later; this one may have been there before.
+    factory = patch.object(model, "FusedMoEFactory", fused_moe.FusedMoEFactory)
+    with factory, set_current_vllm_config(config), set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
+        block = model.DeepseekV4MoE(hf_config, config.parallel_config, config.quant_config, prefix=engine.PREFIX)
     block.gate.tid2eid.data.copy_(table())
     engine.load(block, checkpoint(BLOCK))
     engine.finish_loading(config, block)
