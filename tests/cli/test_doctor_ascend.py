@@ -11,8 +11,8 @@ from cli.command import report as plan_report
 from cli.test_doctor import ASCEND, CPU, named
 
 from vllm_megamoe.cli.doctor.ascend_host import AscendHost, read_header, read_host, read_wrapper
-from vllm_megamoe.cli.doctor.model import Served
 from vllm_megamoe.cli.doctor.environment import Environment, fingerprint
+from vllm_megamoe.cli.doctor.model import Served
 from vllm_megamoe.cli.doctor_command import examine
 
 # As both revisions declare it (aclnn_mega_moe.h), cut short.

@@ -1,4 +1,4 @@
-"""torch's compiler over a layer: one graph without a break, in which all of ours is behind vllm-ascend's one operation."""
+"""torch's compiler over a layer: one graph without a break, all of ours behind vllm-ascend's one operation."""
 
 from typing import Any
 

@@ -43,7 +43,10 @@ SAID: dict[str, tuple[str, ...]] = {
         "vLLM 0.30.0 with vllm-ascend 0.30.0rc1 on npu; expected",
         "vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu",
     ),
-    "0.31.0": ("with vllm-ascend 0.31.0 on npu",),
+    "0.27.1rc1": ("with vllm-ascend 0.27.1rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.28.0rc1": ("with vllm-ascend 0.28.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.29.0rc1": ("with vllm-ascend 0.29.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.31.0": ("with vllm-ascend 0.31.0 on npu; expected", "vllm-ascend 0.30.0rc2"),
     "wide": ("enable_fused_mc2 = 2", "intermediate_hidden = 4096"),
 }
 

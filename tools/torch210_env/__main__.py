@@ -55,7 +55,7 @@ def run_steps(places: Torch210Places, pins: list[Pin]) -> None:
         raise SetupError(f"{places.venv} has no site-packages; remove the folder and run the same command again")
     stand_ins.write(site_packages / "torch", places.log)
     steps.install_itself(places)
-    code = "import torch; assert torch.__version__.startswith('2.10.'), torch.__version__; torch.ones(2, 2) @ torch.ones(2, 2)"
+    code = "import torch; assert torch.__version__.startswith('2.10.'), torch.__version__; torch.ones(2, 2).matmul"
     advice = "Remove the environment's folder and run the same command again; if it fails again, report the log."
     run_logged([str(places.python), "-c", code], places.log, "torch 2.10 does not work", advice)
     stamp.write(places, _key(places))

@@ -86,7 +86,9 @@ usage.
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="Also plan this checkpoint (its folder or config.json) for this host.", metavar="MODEL"),
+    typer.Option(
+        "--model", help="Also plan this checkpoint (its folder or config.json) for this host.", metavar="MODEL"
+    ),
 ]
 Tp = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel size of that model's server.")]
 Dp = Annotated[int | None, typer.Option("--dp", min=1, help="Data parallel size of it.")]

@@ -8,8 +8,8 @@ that memory. What a device cannot do in a capture is an error here:
 - a tensor made from numbers of the host's, which is a copy that waits;
 - memory of the graph's that somebody keeps: the next graph writes into it. `NPUGraph.kept` names it.
 
-Sources: torch_npu follows torch.cuda.graph in names and order (capture_begin, capture_end, replay); limits of a capture:
-CUDA graphs in torch's documentation, which torch_npu's own refers to.
+Sources: torch_npu follows torch.cuda.graph in names and order (capture_begin, capture_end, replay); for the limits of a
+capture its documents refer to torch's about CUDA graphs.
 """
 
 import gc
@@ -90,7 +90,7 @@ class NPUGraph:
         return lambda *arguments, **options: None
 
 
-class graph:  # noqa: N801  a context manager of that name in torch.npu
+class graph:
     """`torch.npu.graph(graph, pool=...)`."""
 
     def __init__(self, npu_graph: NPUGraph, pool: Any = None, **options: Any) -> None:
@@ -245,7 +245,9 @@ class _Functions(TorchFunctionMode):
 def _goes_to_cpu(func: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     if func is not torch.Tensor.to:
         return False
-    return any(str(each) == "cpu" for each in (*args[1:], options.get("device")) if isinstance(each, str | torch.device))
+    return any(
+        str(each) == "cpu" for each in (*args[1:], options.get("device")) if isinstance(each, str | torch.device)
+    )
 
 
 def _has_mask(func: Any, args: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A layer in a graph of vllm-ascend's own ACLGraphWrapper: captured once, replayed with other rows, beside eager steps."""
+"""A layer in a graph of vllm-ascend's own ACLGraphWrapper: captured once, replayed with other rows, beside eager."""
 
 import math
 import os

@@ -44,7 +44,8 @@ CASES: dict[str, Change] = {
     },
 }
 VARIABLES = {"VLLM_ASCEND_ENABLE_FUSED_MC2": "1", "VLLM_MEGAMOE_PROFILE": "a2@9.2", "HCCL_BUFFSIZE": "1"}
-RELEASES = ("0.30.0rc1", "0.31.0")
+RELEASES = ("0.27.1rc1", "0.28.0rc1", "0.29.0rc1", "0.30.0rc1", "0.31.0")
+"""Published before and after the one that a lane is written for."""
 
 
 def run(rank: "Rank") -> dict[str, str]:

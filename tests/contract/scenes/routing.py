@@ -113,9 +113,7 @@ def _draft(rank: Rank, boundary: Boundary) -> dict[str, Any]:
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     start = len(boundary.events)
-    config = _config(
-        rank, "draft", WITH_DRAFT, speculative_config={"method": "mtp", "num_speculative_tokens": 1}
-    )
+    config = _config(rank, "draft", WITH_DRAFT, speculative_config={"method": "mtp", "num_speculative_tokens": 1})
     engine.set_capacity(config)
     draft_config = replace(config, model_config=config.speculative_config.draft_model_config)
     answer: dict[str, Any] = {}

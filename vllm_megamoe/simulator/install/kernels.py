@@ -111,8 +111,10 @@ def moe_gating_top_k_hash(
     eps: float = 1e-20,
     **others: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """DeepSeek-V4's router: scores sqrt(softplus(logits)), divided by the sum of the chosen ones; the experts of a token
-    are those of its row in a table where there is one, else the best."""
+    """DeepSeek-V4's router: scores sqrt(softplus(logits)), divided by the sum of the chosen ones.
+
+    A token's experts are those of its row in a table where there is one, else the best.
+    """
     del others
     scores = torch.nn.functional.softplus(x.float()).sqrt()
     choice = scores if bias is None else scores + bias.float()
