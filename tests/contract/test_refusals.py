@@ -26,6 +26,8 @@ SAID: dict[str, tuple[str, ...]] = {
     "backend": ("backend = 'cpu'; expected 'auto' or 'cann' on an NPU",),
     "option": ("'use_cas' is not an option; did you mean 'use_case'",),
     "consumer": ("a KV consumer that skips the exchange of row counts", "FULL_DECODE_ONLY"),
+    "backend of experts": ("--moe-backend triton; expected auto", "Drop --moe-backend."),
+    "backend of a draft": ("--speculative-config moe_backend triton; expected auto",),
     "dtype": ("float16; expected bfloat16",),
     "several": (
         "6 rule(s) violated",
@@ -65,11 +67,11 @@ def said(answers: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_case_is_judged(said: dict[str, str]) -> None:
-    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide"}
+    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide", "backend of a draft"}
 
 
 def test_what_holds_is_taken(said: dict[str, str]) -> None:
-    assert said["fine"] == ""
+    assert (said["fine"], said["draft"]) == ("", "")
 
 
 @pytest.mark.parametrize("case", SAID)

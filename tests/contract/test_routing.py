@@ -1,4 +1,4 @@
-"""Experts from a table of token ids (DeepSeek-V4), and a draft layer beside the main one, through vllm-ascend's code."""
+"""Experts from a table of token ids (DeepSeek-V4), and a draft layer beside the main one, by vllm-ascend's code."""
 
 from typing import Any
 

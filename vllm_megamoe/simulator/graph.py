@@ -162,11 +162,11 @@ class _Recorder:
 
     def begin(self) -> None:
         for mode in self._modes:
-            mode.__enter__()
+            mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         for mode in reversed(self._modes):
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def note(
         self, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any], result: Any
@@ -199,11 +199,11 @@ class _Recorder:
         return value
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of torch's dispatcher."""
 
     def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(

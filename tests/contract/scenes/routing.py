@@ -48,7 +48,7 @@ WITH_DRAFT = engine.DEEPSEEK | {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
     "n_routed_experts": EXPERTS,
-    "n_shared_experts": 0,
+    "n_shared_experts": None,
     "routed_scaling_factor": 1.0,
     "num_nextn_predict_layers": 1,
     "topk_method": "greedy",
