@@ -4,18 +4,20 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
 from contract.scenes.layer import build
 from contract.support import engine
 from contract.support.cases import CASES, HIDDEN, Case
-from contract.support.rank import Rank
 from contract.support.values import rows_for
 
 from vllm_megamoe.layer.buffers import close_buffers, open_handle
 from vllm_megamoe.layer.state import LayerState
+
+if TYPE_CHECKING:
+    from contract.support.rank import Rank
 
 TOKENS = 16
 REAL = (16, 11, 3, 16)
@@ -23,7 +25,7 @@ REAL = (16, 11, 3, 16)
 NAMES = ("bf16", "shared", "fused", "pieces", "w8a8", "w4a8", "mxfp8", "w4a8 mxfp", "mxfp4")
 
 
-def run(rank: Rank) -> dict[str, Any]:
+def run(rank: "Rank") -> dict[str, Any]:
     """Of each case: rows and counters of eager steps and of replays, and what is held of the graph's memory."""
     cases = {case.name: case for case in CASES[os.environ["VLLM_MEGAMOE_SIMULATED_NPU"]]}
     answers: dict[str, Any] = {name: _beside(cases[name], rank) for name in NAMES if name in cases}
@@ -36,7 +38,7 @@ def run(rank: Rank) -> dict[str, Any]:
     return {"cases": answers, "wrong": wrong, "kept": kept, "report": _report(block.experts.routed_experts.mega_moe)}
 
 
-def _beside(case: Case, rank: Rank) -> dict[str, Any]:
+def _beside(case: Case, rank: "Rank") -> dict[str, Any]:
     config, block = build(case, rank)
     state = block.experts.routed_experts.mega_moe
     steps = _Steps(config, block)

@@ -1,22 +1,24 @@
 """A layer in torch's compiled mode under vllm-ascend: one graph without breaks, in which our layer is one operation."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
 from contract.scenes.layer import build
 from contract.support import engine
 from contract.support.cases import CASES, HIDDEN
-from contract.support.rank import Rank
 from contract.support.values import rows_for
 from torch.overrides import _pop_mode_temporarily
+
+if TYPE_CHECKING:
+    from contract.support.rank import Rank
 
 TOKENS = (16, 5)
 NAMES = ("bf16", "shared")
 
 
-def run(rank: Rank) -> dict[str, Any]:
+def run(rank: "Rank") -> dict[str, Any]:
     """Of each case: rows of eager and compiled steps, and the operations of the graphs."""
     cases = {case.name: case for case in CASES[os.environ["VLLM_MEGAMOE_SIMULATED_NPU"]]}
     answers: dict[str, Any] = {}

@@ -4,16 +4,18 @@
 - A draft (MTP) layer runs in vllm-ascend's context of a draft, on the main model's buffer.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
 from contract.support import engine
 from contract.support.boundary import Boundary
 from contract.support.cases import EXPERTS, HIDDEN, LIMIT, TOPK, Case
-from contract.support.rank import Rank
 from contract.support.values import rows_for, tensor_for
 from contract.support.weights import checkpoint
+
+if TYPE_CHECKING:
+    from contract.support.rank import Rank
 
 TOKENS = (1, 5, 16)
 VOCABULARY = 512
@@ -66,13 +68,13 @@ def ids_for(tokens: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (tokens,), generator=torch.Generator().manual_seed(tokens))
 
 
-def run(rank: Rank) -> dict[str, Any]:
+def run(rank: "Rank") -> dict[str, Any]:
     """Rows of a layer with a table, and of a main and a draft layer; and the operator's calls."""
     boundary = Boundary()
     return {"table": _by_table(rank, boundary), "draft": _draft(rank, boundary)}
 
 
-def _config(rank: Rank, name: str, changes: dict[str, Any], **options: Any) -> Any:
+def _config(rank: "Rank", name: str, changes: dict[str, Any], **options: Any) -> Any:
     folder = engine.Model(changes=changes).write(rank.own_folder(name))
     config = engine.make_config(folder, quantization="megamoe", tokens=LIMIT, **options)
     if torch.distributed.is_initialized():
@@ -82,7 +84,7 @@ def _config(rank: Rank, name: str, changes: dict[str, Any], **options: Any) -> A
     return config
 
 
-def _by_table(rank: Rank, boundary: Boundary) -> dict[str, Any]:
+def _by_table(rank: "Rank", boundary: Boundary) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers import fused_moe
     from vllm.utils.torch_utils import set_default_torch_dtype
@@ -107,7 +109,7 @@ def _by_table(rank: Rank, boundary: Boundary) -> dict[str, Any]:
     return {"rows": rows, "events": boundary.since(start), "method": type(block.experts._quant_method).__name__}
 
 
-def _draft(rank: Rank, boundary: Boundary) -> dict[str, Any]:
+def _draft(rank: "Rank", boundary: Boundary) -> dict[str, Any]:
     from vllm.config import replace, set_current_vllm_config
     from vllm.model_executor.models.deepseek_v2 import DeepseekV2MoE
     from vllm.utils.torch_utils import set_default_torch_dtype
