@@ -35,7 +35,7 @@ test: $(VENV) ## run the test suite (8 minutes at most on 2 cores)
 test-full: $(VENV) ## run the long tests that `make test` leaves out, and new drawn examples (30 minutes more at most)
 	@$(PYTEST) -n auto -m "full or hypothesis" --hypothesis-profile new $(ARGS)
 
-test-torch210: ## run what needs no vLLM on torch 2.10, in an environment of its own (20 minutes at most)
+test-torch210: ## run what needs no vLLM on torch 2.10, in an environment of its own (15 minutes at most)
 	@$(PYTHON) -m tools.torch210_env --venv $(TORCH210_VENV)
 	@$(TORCH210_VENV)/bin/python -m pytest -n auto -m "not full" $(WITHOUT_VLLM) $(ARGS)
 
