@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CONTRACT_VENV ?= .venv-contract
 TORCH210_VENV ?= .venv-2.10
+SITE_VENV ?= .cache/venv-site
 # More arguments for pytest or the demo: make test ARGS="-k layout", make demo ARGS="--keep"
 ARGS ?=
 # Checkouts of the operator's repository for `make contract`, PATH[,PATH]; read, never written.
@@ -21,7 +22,7 @@ RUN := $(VENV)/bin/python
 PYTEST := $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-torch210 contract lint docs bench clean $(VENV)
+.PHONY: help demo test test-full test-torch210 contract lint docs site bench clean $(VENV)
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +55,14 @@ docs: $(VENV) ## write the pages that come from data, and check every link betwe
 	@$(RUN) -m tools.write_models
 	@$(RUN) -m tools.write_checkpoints
 	@$(RUN) -m tools.write_plan
+	@$(RUN) -m tools.write_configs
+	@$(RUN) -m tools.write_compatibility
 	@$(RUN) -m tools.check_links
+
+site: ## build the documentation as a site into .cache/site, in an environment of its own; a broken link fails
+	@test -x $(SITE_VENV)/bin/mkdocs || { $(PYTHON) -m venv $(SITE_VENV) && $(SITE_VENV)/bin/pip install -q "mkdocs-material>=9.5"; }
+	@$(SITE_VENV)/bin/mkdocs build --quiet --strict -f tools/docs_site/mkdocs.yml
+	@echo "docs: .cache/site/index.html"
 
 bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (minutes; ARGS=--busy where others use the machine)
 	@PYTHONPATH=tests $(RUN) -m bench.bench_operator --write docs/benchmarks.md $(ARGS)

@@ -85,9 +85,9 @@ def _open(folder: Path, layer: int) -> tuple[MoeFacts, StoredLayer]:
     survey = survey_folder(folder, config, side, [found], model.num_layers)
     if survey.problems:
         raise CheckpointError("\n".join(map(str, survey.problems)))
-    want, tensors = expected_layer(found, model.num_layers), survey.layers[found.name]
+    expected, tensors = expected_layer(found, model.num_layers), survey.layers[found.name]
     section, architecture = section_of(config), model.architecture
-    return found, StoredLayer(Files(folder), want, tensors, section, architecture, found.gate_up_interleaved)
+    return found, StoredLayer(Files(folder), expected, tensors, section, architecture, found.gate_up_interleaved)
 
 
 def _reference(against: Any, layer: int) -> _Reference:
