@@ -19,6 +19,7 @@ from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import Lane, last_words, running_lane, shutdown, untested_here, working
 from vllm_megamoe.lanes.carried import Carried
+from vllm_megamoe.lanes.memory import memory_warning
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.folder import survey_problems
@@ -93,6 +94,8 @@ def before_platform(vllm_config: Any) -> None:
     wrong += map(str, other_backends(vllm_config, drafts=any(layer.draft for layer in facts.layers)))
     wrong += read_headers_of(vllm_config, facts, speculation)
     plan = make_plan(engine, facts.layers, options, wrong)
+    if full := memory_warning(vllm_config, facts, plan):
+        logger.warning("megamoe: on the product's devices it would not fit: %s", full)
     own_drafts = speculation is not None and speculation.draft is not None
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:

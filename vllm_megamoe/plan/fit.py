@@ -5,15 +5,20 @@ largest step leave. What cannot be known before a step has run (activations of k
 that it can be, so that "does not fit" is sure and "fits" may be tight.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from vllm_megamoe.checkpoint.recognise import SideFiles
 from vllm_megamoe.environment import DEFAULT_MB
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
 from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.read_config.defaults import with_defaults
+from vllm_megamoe.plan.read_config.reader import text_section
 from vllm_megamoe.plan.verdict import Violation
 from vllm_megamoe.plan.whole.cache import cache_bytes
-from vllm_megamoe.plan.whole.model import WholeModel
-from vllm_megamoe.plan.whole.on_rank import BitsOf, RankWeights, rank_weights
+from vllm_megamoe.plan.whole.model import WholeModel, read_whole
+from vllm_megamoe.plan.whole.on_rank import BitsOf, RankWeights, rank_weights, stored_bits
 from vllm_megamoe.profiles.devices import GIB, Device
 
 DEFAULT_UTILIZATION = 0.92
@@ -111,6 +116,29 @@ class Checkpoint:
     layers: tuple[MoeFacts, ...]
     bits: BitsOf
     heads: int
+
+
+def checkpoint_of(
+    config: Mapping[str, Any],
+    side_files: SideFiles,
+    layers: Sequence[MoeFacts],
+    dtype: str,
+    linear_bits: float | None = None,
+) -> Checkpoint:
+    """A checkpoint from its config files.
+
+    Args:
+        layers: MoE layers that are loaded.
+        dtype: of what no tool quantised.
+        linear_bits: of linear layers, in place of what the files say.
+
+    Raises:
+        ConfigError: a value is not what its key promises.
+    """
+    heads = text_section(with_defaults(config)).get("num_attention_heads")
+    found = stored_bits(config, side_files, 32.0 if dtype == "float32" else 16.0)
+    bits: BitsOf = found if linear_bits is None else (lambda name: linear_bits)
+    return Checkpoint(read_whole(config, layers), tuple(layers), bits, heads if isinstance(heads, int) else 0)
 
 
 def fit(checkpoint: Checkpoint, plan: Plan, serving: Serving, hccl_buffsize_mb: int | None = None) -> Fit:

@@ -10,37 +10,20 @@ from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.bounds import Step, bound_of, decode, prefill
 from vllm_megamoe.plan.facts import EngineFacts
-from vllm_megamoe.plan.fit import DEFAULT_SEQUENCES, DEFAULT_UTILIZATION, Checkpoint, Fit, Serving
+from vllm_megamoe.plan.fit import DEFAULT_SEQUENCES, DEFAULT_UTILIZATION, Checkpoint, Fit, Serving, checkpoint_of
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.read_config.defaults import with_defaults
-from vllm_megamoe.plan.read_config.reader import text_section
 from vllm_megamoe.plan.step_work import step_work
 from vllm_megamoe.plan.stored_as import linear_bits
 from vllm_megamoe.plan.whole.cache import cache_bits_of
-from vllm_megamoe.plan.whole.model import read_whole
-from vllm_megamoe.plan.whole.on_rank import stored_bits
+from vllm_megamoe.plan.whole.model import own_length
 from vllm_megamoe.profiles.devices import GB, TERA, Device, device_of, find_device, with_numbers
 from vllm_megamoe.profiles.profile import Profile
-
-_LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
-_SHORT = 2048
-"""vLLM's own length for a config that says none (_get_and_verify_max_len)."""
 
 
 def read_checkpoint(model: Model, files: ModelFiles, stored_as: ExpertsFormat | None) -> Checkpoint:
     """The whole model of the files, stored as they say or as the user wants it planned."""
-    config = files.config
-    element = 32.0 if model.dtype == "float32" else 16.0
-    whole = read_whole(config, model.layers)
-    if stored_as is not None:
-        bits = linear_bits(stored_as)
-        return Checkpoint(whole, model.layers, lambda name: bits, _heads(files))
-    return Checkpoint(whole, model.layers, stored_bits(config, files.side_files, element), _heads(files))
-
-
-def _heads(files: ModelFiles) -> int:
-    found = text_section(with_defaults(files.config)).get("num_attention_heads")
-    return found if isinstance(found, int) else 0
+    bits = None if stored_as is None else linear_bits(stored_as)
+    return checkpoint_of(files.config, files.side_files, model.layers, model.dtype, bits)
 
 
 def read_device(place: Place, profile: Profile) -> Device | None:
@@ -74,8 +57,7 @@ def read_serving(files: ModelFiles, place: Place, line: ServeLine | None, profil
     Raises:
         ConfigError: a flag's value is not what it takes.
     """
-    section = text_section(with_defaults(files.config))
-    own = next((section[name] for name in _LENGTHS if isinstance(section.get(name), int) and section[name] > 0), _SHORT)
+    own = own_length(files.config)
     asked = place.max_model_len
     if asked is None and line is not None and line.value("max-model-len") not in (None, "auto", "-1"):
         asked = line.number("max-model-len", own)

@@ -7,7 +7,7 @@ from vllm_megamoe.cli.report.fit import Judged, read_checkpoint, read_serving
 from vllm_megamoe.cli.request import Place
 from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.cli.serve_line.suggest import hccl_value
-from vllm_megamoe.environment import BUFFSIZE_VARIABLE
+from vllm_megamoe.environment import BUFFSIZE_VARIABLE, as_set_before
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.fit import Checkpoint, Serving, fit, overfull
 from vllm_megamoe.plan.layer_plan import Plan
@@ -69,7 +69,7 @@ class Judge:
         needed = hccl_of(plan)
         buffsize = needed if needed is None else hccl_value(needed)
         if self.line is not None and needed is not None:
-            given = self.line.variable(BUFFSIZE_VARIABLE)
+            given = as_set_before(dict(self.line.environment)).get(BUFFSIZE_VARIABLE)
             buffsize = max(needed, int(given)) if given is not None and given.isdecimal() else buffsize
         found = fit(self.checkpoint, plan, self.serving, buffsize)
         notes = []

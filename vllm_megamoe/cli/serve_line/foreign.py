@@ -65,6 +65,10 @@ NOT_READ: Mapping[str, str] = {
     "config-format": "this plan reads config.json.",
     "code-revision": "this plan reads the files that it was given.",
     "revision": "this plan reads the files that it was given.",
+    "cpu-offload-gb": "weights that it moves to the host are counted on the device.",
+    "offload-backend": "weights that it moves to the host are counted on the device.",
+    "kv-cache-memory-bytes": "the cache is planned with what --gpu-memory-utilization leaves.",
+    "num-gpu-blocks-override": "the cache is planned with what --gpu-memory-utilization leaves.",
 }
 """Flag that can change the model's facts -> what the plan does instead of reading it."""
 
@@ -101,6 +105,8 @@ def not_read(line: ServeLine) -> list[str]:
     )
     if others:
         said.append(f"--additional-config: {', '.join(others)}: not read here, they stay for the platform that does.")
+    if line.switch("language-model-only"):
+        said.append("--language-model-only is not read: the vision tower is counted.")
     chunked = line.switch("enable-chunked-prefill")
     if chunked is False and line.value("max-num-batched-tokens") is None:
         said.append("--no-enable-chunked-prefill raises the rows of a step: give --max-num-batched-tokens.")

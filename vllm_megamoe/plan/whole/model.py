@@ -101,6 +101,17 @@ def read_whole(config: Mapping[str, Any], layers: Sequence[MoeFacts]) -> WholeMo
     )
 
 
+_LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
+_SHORT = 2048
+"""vLLM's own length for a config that says none (_get_and_verify_max_len)."""
+
+
+def own_length(config: Mapping[str, Any]) -> int:
+    """Tokens of the longest sequence that a model was made for."""
+    section = text_section(with_defaults(config))
+    return next((n for n in map(section.get, _LENGTHS) if isinstance(n, int) and n > 0), _SHORT)
+
+
 def _experts(body: Body, layer: MoeFacts) -> int:
     matrices = 2 if layer.activation.name.endswith("_no_mul") else 3
     one = matrices * layer.hidden * layer.intermediate_hidden
