@@ -115,7 +115,7 @@ LAYER = {
     },
     "convert": {
         "name", "layer", "draft", "format", "use_case", "hidden", "intermediate_hidden", "weight_rel_err", "bytes",
-        "file", "resumed",
+        "files", "part", "resumed",
     },
 }  # fmt: skip
 
