@@ -212,3 +212,13 @@ def test_a_pipeline_holds_the_layers_of_its_largest_stage(model: str) -> None:
     found = report("--from", f"vllm serve {model} -tp 2 -pp 5 -ep")
     # 48 layers over five stages: ten at most, each with 64 experts of three matrices of 768 x 2048 in bf16.
     assert found["memory"]["weights"] == 10 * 64 * 3 * 768 * 2048 * 2
+
+
+def test_sleep_mode_goes_on_the_cpu_and_stays_for_an_npu(model: str) -> None:
+    line = f"vllm serve {model} -tp 2 --enable-sleep-mode"
+    (gone,) = [step for step in report("--from", line)["corrections"] if step["action"] == "drop"]
+    assert gone["what"] == "--enable-sleep-mode"
+    assert gone["why"].startswith("vLLM's CPU platform rejects sleep mode")
+    kept = report("--from", line, "--profile", "a3@9.1")
+    assert steps(kept)["drop"] == []
+    assert "--enable-sleep-mode" in kept["command"]

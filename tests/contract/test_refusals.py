@@ -26,6 +26,8 @@ SAID: dict[str, tuple[str, ...]] = {
     "backend": ("backend = 'cpu'; expected 'auto' or 'cann' on an NPU",),
     "option": ("'use_cas' is not an option; did you mean 'use_case'",),
     "consumer": ("a KV consumer that skips the exchange of row counts", "FULL_DECODE_ONLY"),
+    "backend of experts": ("--moe-backend triton; expected auto", "Drop --moe-backend."),
+    "backend of a draft": ("--speculative-config moe_backend triton; expected auto",),
     "dtype": ("float16; expected bfloat16",),
     "several": (
         "6 rule(s) violated",
@@ -43,7 +45,10 @@ SAID: dict[str, tuple[str, ...]] = {
         "vLLM 0.30.0 with vllm-ascend 0.30.0rc1 on npu; expected",
         "vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu",
     ),
-    "0.31.0": ("with vllm-ascend 0.31.0 on npu",),
+    "0.27.1rc1": ("with vllm-ascend 0.27.1rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.28.0rc1": ("with vllm-ascend 0.28.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.29.0rc1": ("with vllm-ascend 0.29.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.31.0": ("with vllm-ascend 0.31.0 on npu; expected", "vllm-ascend 0.30.0rc2"),
     "wide": ("enable_fused_mc2 = 2", "intermediate_hidden = 4096"),
 }
 
@@ -62,11 +67,11 @@ def said(answers: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_case_is_judged(said: dict[str, str]) -> None:
-    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide"}
+    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide", "backend of a draft"}
 
 
 def test_what_holds_is_taken(said: dict[str, str]) -> None:
-    assert said["fine"] == ""
+    assert (said["fine"], said["draft"]) == ("", "")
 
 
 @pytest.mark.parametrize("case", SAID)

@@ -171,8 +171,9 @@ class LayerState:
         if is_capturing():
             self.captured_at = monotonic()
         if self.plan.tokens == "own":
-            self._note_lost(self.seat.first_row(rows), topk_ids, self.seat.largest_rows(rows), active)
-            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
+            largest = self.seat.largest_rows(rows)
+            self._note_lost(self.seat.first_row(rows), topk_ids, largest, active)
+            y = self._step(x, topk_ids, topk_weights, largest, active)
             return y if active is None else y.masked_fill_(active.padding, 0)
         if self.seat.size == 1:
             self._note_lost(0, topk_ids, rows)

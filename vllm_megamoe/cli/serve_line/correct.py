@@ -12,6 +12,7 @@ from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.engine import FEATURES
 from vllm_megamoe.cli.serve_line.foreign import drop_foreign
 from vllm_megamoe.cli.serve_line.line import ServeLine, Step, json_flag, make_flag, put, without
+from vllm_megamoe.environment import as_set_before, choose_profile
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import KEY
 
@@ -63,13 +64,24 @@ def correct_line(
     Returns:
         The corrected line and the steps, in the order drop, add, set.
     """
-    line, found = drop_foreign(line)
+    line, found = drop_foreign(line, npu=_profile(line, options) != "none")
     steps = [*before, *found]
     for change in (_features, _placement, _context_parallel, _quantization, _experts, _rows, _dtype):
         line, found = change(line, engine)
         steps += found
     line, found = _options(line, options)
     return line, sorted([*steps, *found], key=lambda step: ("drop", "add", "set").index(step.action))
+
+
+def _profile(line: ServeLine, options: Mapping[str, Any]) -> str:
+    """The profile that the line is planned for.
+
+    Raises:
+        ConfigError: two that differ are named.
+    """
+    section = line.additional_config().get(KEY)
+    named = options.get("profile") or (section.get("profile") if isinstance(section, dict) else None)
+    return choose_profile(named if isinstance(named, str) else None, as_set_before(dict(line.environment)))
 
 
 def _features(line: ServeLine, engine: EngineFacts) -> _Change:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import ConfigError
@@ -108,6 +108,18 @@ def _make(mc2: Any, name: str) -> Any:
         torch.distributed.get_backend(world.device_group),
         group_name=f"megamoe_{name}_mc2",
     )
+
+
+def told_by_all(said: list[str]) -> list[str]:
+    """What the ranks of the mc2 group have to say, each sentence once, with the ranks that say it.
+
+    Over the group's CPU side, on all ranks alike: a rank that refuses alone would leave the others waiting.
+    """
+    assert _groups is not None  # a layer's seat was read from it
+    told: list[list[str]] = [[]] * _groups.mc2.world_size
+    distributed.all_gather_object(told, said, group=_groups.mc2.cpu_group)
+    sentences = dict.fromkeys(sentence for each in told for sentence in each)
+    return [f"ranks {[rank for rank, each in enumerate(told) if one in each]}: {one}" for one in sentences]
 
 
 def read_seat(layer: Any, communicator: Communicator = MAIN) -> Seat:
