@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vllm_megamoe.cli.model import ModelFiles, find_path, read_files
 from vllm_megamoe.cli.plot import check_plot, draw, draw_search
+from vllm_megamoe.cli.receive import show_receive
 from vllm_megamoe.cli.report.compare import compare, make_curve, read_profiles
 from vllm_megamoe.cli.report.fit_schema import SearchReport
 from vllm_megamoe.cli.report.make import make_report
@@ -29,6 +30,7 @@ class Asked:
         compare: profiles to compare, as text.
         plot: file to draw to.
         target: of a search of splits, None for a plan.
+        recv: show the receive capacity in place of the plan.
     """
 
     model: str | None
@@ -37,6 +39,7 @@ class Asked:
     compare: str | None = None
     plot: Path | None = None
     target: Target | None = None
+    recv: bool = False
 
 
 def answer(asked: Asked) -> bool:
@@ -47,6 +50,8 @@ def answer(asked: Asked) -> bool:
     """
     if asked.plot is not None and asked.compare is not None:
         raise ConfigError("--plot draws one profile; drop --compare, or plot each profile by itself.")
+    if asked.recv and (asked.plot is not None or asked.compare is not None or asked.target is not None):
+        raise ConfigError("--recv is an answer of its own; drop --compare, --plot and --search.")
     if asked.plot is not None:
         check_plot(asked.plot)
     files = read_files(_where(asked))
@@ -57,6 +62,9 @@ def answer(asked: Asked) -> bool:
         _print(comparison) if asked.as_json else show_comparison(comparison)
         return any(plan.holds for plan in comparison.profiles)
     report, plan, model = make_report(files, asked.request)
+    if asked.recv:
+        show_receive(plan, as_json=asked.as_json)
+        return report.holds
     if asked.plot is not None and plan is not None:
         report = report.model_copy(update={"curve": make_curve(model.layers, plan, report.ep_sizes)})
         draw(report, asked.plot)

@@ -20,6 +20,8 @@ vllm-megamoe plan ./DeepSeek-V3 --as msmodelslim-w8a8 --profile a3@9.2 --search 
 
 vllm-megamoe plan ./Qwen3-30B-A3B --compare all --json
 
+vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.2 --tp 8 --recv
+
 Without --tp and --dp: 1 rank without a profile, else the largest legal number of ranks up to 8; more where these do not
 hold the model.
 
@@ -69,6 +71,7 @@ def plan(
     json: take.Json = False,
     compare: take.Compare = None,
     plot: take.Plot = None,
+    recv: take.Receive = False,
 ) -> None:
     """Plan a model before it is served: what runs where, what it needs, whether it fits, what is violated and what
     fixes it, and how fast it can be at best.
@@ -92,5 +95,5 @@ def plan(
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line, place)
     target = Target(devices, target_ms, target_sequences) if search else None
-    holds = answer(Asked(model, request, json, compare, plot, target))
+    holds = answer(Asked(model, request, json, compare, plot, target, recv))
     raise typer.Exit(cli.OK if holds else cli.REJECTED)

@@ -56,6 +56,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.", ri
 Compare = Annotated[
     str | None, typer.Option(help="Profiles side by side: a3@9.1,950@9.2 or all.", rich_help_panel=_OUTPUT)
 ]
+Receive = Annotated[
+    bool,
+    typer.Option("--recv", help="Show which max_recv_token_num is needed, what one covers.", rich_help_panel=_OUTPUT),
+]
 Plot = Annotated[
     Path | None,
     typer.Option(help="Draw memory and wire bytes over EP size (.png, .svg, .pdf).", rich_help_panel=_OUTPUT),
