@@ -115,7 +115,7 @@ LAYER = {
     },
     "convert": {
         "name", "layer", "draft", "format", "use_case", "hidden", "intermediate_hidden", "weight_rel_err", "bytes",
-        "files", "part", "resumed",
+        "file", "files", "part", "resumed",
     },
 }  # fmt: skip
 
