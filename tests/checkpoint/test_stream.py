@@ -224,6 +224,31 @@ def test_told_its_optional_parts_a_stream_reads_each_expert_at_once() -> None:
         assert len(layer.order) == i // 9
 
 
+def test_names_that_only_the_files_have_are_not_waited_for() -> None:
+    """A model may rename a part, or keep one to itself: then all is read at the end, as if nobody had looked."""
+    layer = Layer("msmodelslim-w8a8-dynamic")
+    layer.stream.expect(dict.fromkeys(SHAPES, frozenset({"weight", "scale"})))
+    tensors = int8()
+    layer.give(tensors)
+    assert layer.order == [0, 1, 2, 3]
+    layer.stream.settle()
+    check_int8(layer.found, tensors)
+    kept_back = Layer("msmodelslim-w8a8-dynamic")
+    kept_back.stream.expect(dict.fromkeys(SHAPES, frozenset({"weight_offset"})))
+    kept_back.give(tensors)
+    assert kept_back.order == []
+    kept_back.stream.settle()
+    check_int8(kept_back.found, tensors)
+
+
+def test_a_part_that_the_last_expert_lacks_is_missing_though_others_were_read() -> None:
+    layer = Layer("msmodelslim-w8a8-dynamic")
+    layer.stream.expect(dict.fromkeys(SHAPES, frozenset({"weight_offset"})))
+    layer.give({key: t for key, t in int8(offset=0.0).items() if key[0] != 7 or key[2] != "weight_offset"})
+    with pytest.raises(CheckpointError, match=r"^layer: layer\.7\.gate_proj\.weight_offset, .* did not come; 3 of 4"):
+        layer.stream.settle()
+
+
 @pytest.fixture
 def loaded() -> Layer:
     """A layer after its first load."""

@@ -4,9 +4,10 @@
            the last one of an expert                ->  read_projection x 3, join_expert, `finish`
     settle the load is over, or a call comes        ->  what is held must be nothing, or it is an error with names
 
-A format may have parts that are there or not and that change values (zero points, g_idx). Whether such an expert is
-whole is known only when the load is over: `settle` reads them then, and learns which parts this layer has. From then
-on an expert is read with its last tensor, as in all other formats; the same holds when weights are loaded again.
+A format may have parts that are there or not and that change values (zero points, g_idx). `expect` says which this
+layer has, from the files' headers. Where nobody could look (a hub's files that were not here yet), whether an expert is
+whole is known only when the load is over: `settle` reads all of them then, and learns which parts there are. From then
+on an expert is read with its last tensor; the same holds when weights are loaded again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +77,7 @@ class ExpertStream:
         self._required = frozenset((shard, part.name) for shard in SHARDS for part in stored.parts if part.required)
         optional = any(not part.required for part in stored.parts)
         self._expected: frozenset[Key] | None = None if optional else self._required
+        self._learns = optional
 
     @property
     def started(self) -> bool:
@@ -83,8 +85,16 @@ class ExpertStream:
         return bool(self._held) or len(self._unread) < len(self._slots) or not self._first
 
     def expect(self, parts: Mapping[Shard, frozenset[str]]) -> None:
-        """Say which parts this layer has in the files, so that experts of every format are read at once."""
-        self._expected = self._required | {(shard, part) for shard, names in parts.items() for part in names}
+        """Say which parts this layer has in the files, so that experts of every format are read at once.
+
+        Args:
+            parts: by projection; names that the format does not have are passed over, because a model may rename them.
+                Nothing is said by an empty mapping.
+        """
+        known = {part.name for part in self.stored.parts}
+        if parts:
+            there = {(shard, part) for shard, names in parts.items() for part in names & known}
+            self._expected = self._required | there
 
     def take(self, shard: Shard, part: str, expert: int, tensor: Tensor) -> bool:
         """One tensor of one expert.
@@ -125,7 +135,14 @@ class ExpertStream:
                 came of it is dropped.
             MegaMoeError: an expert was not what the format says, and has not come anew; what was said then.
         """
-        if self._held and self._expected is None and all(self._required <= held.keys() for held in self._held.values()):
+        none_read = self._expected is None or len(self._unread) == len(self._slots)
+        # Files may have parts that a model's loader keeps to itself.
+        if (
+            self._learns
+            and self._held
+            and none_read
+            and all(self._required <= held.keys() for held in self._held.values())
+        ):
             # A part that one expert has, all have: without its zero points an expert would be read as another one.
             self._expected = frozenset(key for held in self._held.values() for key in held)
             for expert in sorted(self._held):

@@ -6,7 +6,7 @@ finished rows once more, in silence.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -21,11 +21,12 @@ from vllm.model_executor.layers.fused_moe.config import (
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
 
+from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP
 from vllm_megamoe.checkpoint.own import OwnLayer
 from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
-from vllm_megamoe.checkpoint.stream import ExpertStream
+from vllm_megamoe.checkpoint.stream import ExpertStream, Shard
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 _WHOLE_FILES = frozenset({"auto", "hf", "safetensors", "pt", "npcache", "mistral", "dummy"})
 """Load formats whose tensors are memory of their own or pages of a file, and stay as they are while a model loads."""
+
+
+_SHARD: Mapping[str, Shard] = {GATE: "w1", DOWN: "w2", UP: "w3"}
 
 
 class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
@@ -122,6 +126,8 @@ class Surroundings(Protocol):
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     """Weights in, rows out: everything else is decided by the plan and done by the operator.
 
+    `in_files` says which parts of an expert the files have, by projection; empty where nobody has looked.
+
     After loading, the layer carries `mega_moe` (a LayerState) and `mega_moe_buffer` (the operator's SymmBuffer).
 
     Args:
@@ -141,6 +147,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self.seat = seat
         self.surroundings = surroundings
         self.stored = stored
+        self.in_files: Mapping[str, frozenset[str]] = {}
         self._is_whole = False
         self._weights: RoutedWeights | None = None
         self._check_shared: Callable[[], None] | None = None
@@ -192,6 +199,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
                 finish=lambda slot, experts: self._routed().put(slot, experts),
                 check=self._check_kept,
             )
+            layer.mega_moe_experts.expect({_SHARD[name]: parts for name, parts in self.in_files.items()})
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
 
