@@ -173,9 +173,10 @@ def _plain(experts: Experts, use_case: UseCase, nibbles: Nibbles) -> Iterator[Ex
 
 
 def _laid_out(matrix: Tensor, fmt: AclFormat) -> Tensor:
+    if fmt is AclFormat.ND:
+        return matrix.contiguous()
     # Blocks are made of a transposed matrix in one step, but only here: a device casts memory in row order.
-    in_order = fmt is AclFormat.ND or matrix.device.type != "cpu"
-    return format_cast(matrix.contiguous() if in_order else matrix, fmt)
+    return format_cast(matrix if matrix.device.type == "cpu" else matrix.contiguous(), fmt)
 
 
 def from_operands(
