@@ -191,7 +191,7 @@ def _stream(name: str, case: Case, sizes: Sizes, slots: Slots) -> ExpertStream:
     stream = ExpertStream(name, stored_of(case.format), *shape, slots.put)
     # What the server reads in the files' headers.
     parts = frozenset(_codes(case.format, 64, 64, torch.Generator()))
-    stream.expect(dict.fromkeys(SHARDS.values(), parts))
+    stream.expect(dict.fromkeys(SHARDS, parts))
     return stream
 
 

@@ -24,6 +24,7 @@ Shard = Literal["w1", "w2", "w3"]
 """A projection: gate, down, up, as vLLM's loaders name them."""
 
 SHARDS: tuple[Shard, ...] = get_args(Shard)
+SHARD_OF: Mapping[str, Shard] = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 Key = tuple[Shard, str]
 """A projection and one of its parts."""
 
@@ -46,7 +47,10 @@ class ExpertStream:
     Attributes:
         copies: whether a tensor that must wait is copied, because its memory belongs to somebody who writes into it
             again. A checkpoint's own files need no copy: their pages are the kernel's.
+        one_expert_each: whether every tensor is one expert's, whatever its shape is; else a 3-D one is of several.
     """
+
+    one_expert_each = False
 
     def __init__(
         self,
@@ -84,16 +88,16 @@ class ExpertStream:
         """Whether a tensor of this rank's experts has arrived."""
         return bool(self._held) or len(self._unread) < len(self._slots) or not self._first
 
-    def expect(self, parts: Mapping[Shard, frozenset[str]]) -> None:
+    def expect(self, parts: Mapping[str, frozenset[str]]) -> None:
         """Say which parts this layer has in the files, so that experts of every format are read at once.
 
         Args:
-            parts: by projection; names that the format does not have are passed over, because a model may rename them.
-                Nothing is said by an empty mapping.
+            parts: by projection (`gate_proj`). Names that the format does not have are passed over, because a model may
+                rename them. An empty mapping says nothing.
         """
         known = {part.name for part in self.stored.parts}
         if parts:
-            there = {(shard, part) for shard, names in parts.items() for part in names & known}
+            there = {(SHARD_OF[projection], part) for projection, names in parts.items() for part in names & known}
             self._expected = self._required | there
 
     def take(self, shard: Shard, part: str, expert: int, tensor: Tensor) -> bool:
@@ -135,6 +139,8 @@ class ExpertStream:
                 came of it is dropped.
             MegaMoeError: an expert was not what the format says, and has not come anew; what was said then.
         """
+        if not (self._first or self._held or self._broken):
+            return
         none_read = self._expected is None or len(self._unread) == len(self._slots)
         # Files may have parts that a model's loader keeps to itself.
         if (

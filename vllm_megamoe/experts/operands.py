@@ -24,7 +24,7 @@ from torch import Tensor
 from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
-from vllm_megamoe.layout.cast import format_cast, format_into
+from vllm_megamoe.layout.cast import format_cast, format_into, on_npu
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.layout.packing import from_uint64, pack_int4_rows, pair_scales, to_uint64, unpack_int4, unpair_scales
 from vllm_megamoe.numerics.mx import GROUP, TORCH_DTYPE, Elem
@@ -176,7 +176,7 @@ def _laid_out(matrix: Tensor, fmt: AclFormat) -> Tensor:
     if fmt is AclFormat.ND:
         return matrix.contiguous()
     # Blocks are made of a transposed matrix in one step, but only here: a device casts memory in row order.
-    return format_cast(matrix if matrix.device.type == "cpu" else matrix.contiguous(), fmt)
+    return format_cast(matrix.contiguous() if on_npu(matrix.device) else matrix, fmt)
 
 
 def from_operands(

@@ -9,7 +9,7 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.convert import as_layer, fitted
 from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, put_operands, to_operands
-from vllm_megamoe.layout.cast import empty_stack
+from vllm_megamoe.layout.cast import empty_stack, on_npu
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.profiles.use_cases import UseCase
 
@@ -73,7 +73,7 @@ class Slots:
         target = fitted(experts, self.use_case, *self._sizes, self._dtype)
         self._check(slot, target.likeness)
         home = self._slots[slot]
-        if home is not None and inner(home.l1).device.type == "cpu":
+        if home is not None and not on_npu(home.l1.device):
             put_operands(target, self.use_case, home)
             self._filled.add(slot)
         else:
@@ -108,7 +108,7 @@ class Slots:
         """`keep`: whether the operands' own memory may become the slot's."""
         if not self._filled:
             self._likeness, self._sizes = likeness, sizes
-            if self._stacked or inner(made.l1).device.type == "cpu":
+            if self._stacked or not on_npu(made.l1.device):
                 self._make_stacks(made)
         home = self._slots[slot]
         if home is None:
@@ -150,7 +150,7 @@ class Slots:
         count = len(self._slots)
         self._stacks = {n: None if part is None else empty_stack(part, count) for n, part in parts.items()}
         for stack in self._stacks.values():
-            if stack is not None and inner(stack).device.type == "cpu":
+            if stack is not None and not on_npu(stack.device):
                 # The kernel gives pages when they are first written: here on all of torch's cores at once, while a
                 # matrix is transposed on one.
                 inner(stack).view(torch.uint8).fill_(0)

@@ -6,13 +6,16 @@ finished rows once more, in silence.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from torch import Tensor
-from vllm.config import get_current_vllm_config
+from vllm.compilation import monitor
+from vllm.config import CUDAGraphMode, get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.config import (
     FUSED_MOE_UNQUANTIZED_CONFIG,
     FusedMoEConfig,
@@ -21,12 +24,11 @@ from vllm.model_executor.layers.fused_moe.config import (
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import MoEPrepareAndFinalizeNoDPEPModular
 
-from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP
 from vllm_megamoe.checkpoint.own import OwnLayer
 from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
-from vllm_megamoe.checkpoint.stream import ExpertStream, Shard
+from vllm_megamoe.checkpoint.stream import ExpertStream
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
@@ -41,9 +43,6 @@ logger = logging.getLogger(__name__)
 
 _WHOLE_FILES = frozenset({"auto", "hf", "safetensors", "pt", "npcache", "mistral", "dummy"})
 """Load formats whose tensors are memory of their own or pages of a file, and stay as they are while a model loads."""
-
-
-_SHARD: Mapping[str, Shard] = {GATE: "w1", DOWN: "w2", UP: "w3"}
 
 
 class CompleteRows(MoEPrepareAndFinalizeNoDPEPModular):  # type: ignore[misc]
@@ -100,6 +99,21 @@ class OperatorExperts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
 def make_kernel(moe: FusedMoEConfig, quant_config: FusedMoEQuantConfig) -> mk.FusedMoEKernel:
     """A kernel that answers the runner's questions for this layer."""
     return mk.FusedMoEKernel(CompleteRows(), OperatorExperts(moe, quant_config))
+
+
+def captures_graphs(vllm_config: Any) -> bool:
+    """Whether the engine captures graphs at all."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    return not vllm_config.model_config.enforce_eager and mode not in (None, CUDAGraphMode.NONE)
+
+
+def captures_are_over(state: LayerState) -> bool:
+    """Whether no graph of an engine that captures some is in its capture now, nor about to be.
+
+    vLLM's runner says when captures are forbidden (compilation/monitor.py). Its second runner does not: there one with
+    the layer in it must have been captured. A capture begins before its first MoE layer runs.
+    """
+    return not monitor.cudagraph_capturing_enabled or state.captured_at > -math.inf
 
 
 class Surroundings(Protocol):
@@ -181,7 +195,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     ) -> None:
         """Register a parameter without numbers for each part of the format; experts are converted as they arrive."""
         self._kept_in = params_dtype, torch.empty(0).device
-        load_format = get_current_vllm_config().load_config.load_format
+        vllm_config = get_current_vllm_config()
+        load_format, self._captures = vllm_config.load_config.load_format, captures_graphs(vllm_config)
         self._dummy = load_format == "dummy"
         sizes, ids, called = (hidden_size, intermediate_size_per_partition), own_experts(layer), expert_name(layer)
         name, stored = layer.layer_name, self.stored
@@ -191,15 +206,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             )
         else:
             layer.mega_moe_experts = ExpertStream(
-                name,
-                stored,
-                *sizes,
-                ids,
-                called,
-                finish=lambda slot, experts: self._routed().put(slot, experts),
-                check=self._check_kept,
+                name, stored, *sizes, ids, called, lambda slot, one: self._routed().put(slot, one), self._check_kept
             )
-            layer.mega_moe_experts.expect({_SHARD[name]: parts for name, parts in self.in_files.items()})
+            layer.mega_moe_experts.expect(self.in_files)
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
 
@@ -241,7 +250,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
-        layer.mega_moe_report = REPORT.watch(layer.mega_moe)
+        may_ask = partial(captures_are_over, layer.mega_moe) if self._captures else None
+        layer.mega_moe_report = REPORT.watch(layer.mega_moe, may_ask)
         logger.info(
             "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
             "num_max_tokens_per_rank=%d",
@@ -276,5 +286,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         shared_experts_input: Tensor | None,
     ) -> Tensor:
         """The whole layer; shared experts that are not fused stay with vLLM's runner, which adds them."""
-        y: Tensor = state.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+        if torch.compiler.is_compiling():
+            hidden: Tensor = state.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+            return hidden
+        self.check_loaded(layer)
+        y: Tensor = layer.mega_moe.run(x, topk_ids, topk_weights)
         return y
