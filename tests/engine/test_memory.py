@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from bench.loading import Peak
 from engine.engines import EAGER, MEGAMOE
-from families.models import COMMON, FAMILIES
 
+from vllm_megamoe.testing.checkpoints import write_checkpoint
 from vllm_megamoe.testing.engines import EngineRanks, engine, model_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
@@ -23,14 +23,7 @@ LARGE = {"n_routed_experts": 64, "n_group": 8, "moe_intermediate_size": 512, "nu
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    folder = tmp_path_factory.mktemp("large") / "model"
-    family = FAMILIES["deepseek_v2"]
-    config = AutoConfig.for_model(family.model_type, **(COMMON | family.settings | LARGE))
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-    return str(folder)
+    return str(write_checkpoint("deepseek_v2", "bf16", tmp_path_factory.mktemp("large") / "model", **LARGE))
 
 
 @pytest.fixture
