@@ -14,6 +14,7 @@ import pytest
 import yaml
 from plugged import plugin_arguments
 
+from tools.write_compatibility import compatibility, error_page
 from vllm_megamoe.testing.engines import engine_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,11 @@ def test_the_site_has_every_page() -> None:
     text = (ROOT / "tools" / "docs_site" / "mkdocs.yml").read_text()
     named = set(re.findall(r"([\w]+\.md)$", text, flags=re.MULTILINE))
     assert named == {page.name for page in PAGES if page.parent.name == "docs"} | {"index.md", "changelog.md"}
+
+
+def test_pages_from_data_are_current() -> None:
+    for name, text in (("compatibility.md", compatibility()), ("errors.md", error_page())):
+        assert (ROOT / "docs" / name).read_text() == text, f"{name}: run `make docs`"
 
 
 SYMPTOMS = ("garbled text", "hang at the first request", "507057", "window too small", "unknown quantization method")
