@@ -1,6 +1,7 @@
 """An error of ours is the last thing on the user's screen: its sentence alone, without a traceback."""
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -202,3 +203,21 @@ def test_vllm_serve_ends_with_the_sentence(tmp_path: Path) -> None:
     assert re.search(r"1\. VLLM_MEGAMOE_TIMEOUT_S='soon'; expected a number of seconds", first)
     assert "2. additional_config['megamoe']: 'use_csae' is not an option; did you mean 'use_case'?" in second
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_note_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A full disk, or a folder that cannot be made: whoever logs goes on, and the line is logged all the same."""
+    from vllm_megamoe.errors import OperatorError
+    from vllm_megamoe.lanes import last_words
+
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setattr(last_words, "_folder", lambda: blocked / "notes")
+    said: list[str] = []
+    handler = last_words._TakeDown(logging.ERROR)
+    monkeypatch.setattr(handler, "handleError", lambda record: said.append(record.getMessage()))
+    error = OperatorError("the reason")
+    record = logging.LogRecord("vllm", logging.ERROR, __file__, 1, "failed:", None, (OperatorError, error, None))
+    handler.emit(record)
+    assert said == ["failed:"]
+    assert record.getMessage() == "failed: the reason"

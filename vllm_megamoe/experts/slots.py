@@ -9,8 +9,7 @@ from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.convert import as_layer, fitted
 from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, to_operands
-from vllm_megamoe.layout.cast import empty_stack
-from vllm_megamoe.layout.formatted import inner
+from vllm_megamoe.layout.cast import empty_stack, on_npu
 from vllm_megamoe.profiles.use_cases import UseCase
 
 _NAMES = tuple(field.name for field in fields(ExpertOperands))
@@ -92,7 +91,7 @@ class Slots:
             )
         if not self._filled:
             self._likeness, self._sizes = likeness, sizes
-            if self._stacked or inner(made.l1).device.type == "cpu":
+            if self._stacked or not on_npu(made.l1.device):
                 self._make_stacks(made)
         home = self._slots[slot]
         if home is None:

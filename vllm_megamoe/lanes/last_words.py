@@ -129,13 +129,20 @@ class _TakeDown(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         message, folder = ours(error), _folder()
         if message is not None and folder is not None:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            note = folder / f"{os.getpid()}.txt"
-            if not note.exists():
-                note.write_text(str(message), encoding="utf-8")
+            try:
+                _take_down(folder, str(message))
+            except OSError:  # a full disk must not end whoever logs
+                self.handleError(record)
         if error is not None and _in_short(error):
             record.msg, record.args = f"{record.getMessage()} {_said(message or error)}", None
             record.exc_info = record.exc_text = None
+
+
+def _take_down(folder: Path, message: str) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    note = folder / f"{os.getpid()}.txt"
+    if not note.exists():
+        note.write_text(message, encoding="utf-8")
 
 
 def _print_exc(before: Callable[..., None]) -> Callable[..., None]:

@@ -6,13 +6,16 @@ finished rows once more, in silence.
 """
 
 import logging
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from torch import Tensor
-from vllm.config import get_current_vllm_config
+from vllm.compilation import monitor
+from vllm.config import CUDAGraphMode, get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.config import (
     FUSED_MOE_UNQUANTIZED_CONFIG,
     FusedMoEConfig,
@@ -98,6 +101,21 @@ def make_kernel(moe: FusedMoEConfig, quant_config: FusedMoEQuantConfig) -> mk.Fu
     return mk.FusedMoEKernel(CompleteRows(), OperatorExperts(moe, quant_config))
 
 
+def captures_graphs(vllm_config: Any) -> bool:
+    """Whether the engine captures graphs at all."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    return not vllm_config.model_config.enforce_eager and mode not in (None, CUDAGraphMode.NONE)
+
+
+def captures_are_over(state: LayerState) -> bool:
+    """Whether no graph of an engine that captures some is in its capture now, nor about to be.
+
+    vLLM's runner says when captures are forbidden (compilation/monitor.py). Its second runner does not: there one with
+    the layer in it must have been captured. A capture begins before its first MoE layer runs.
+    """
+    return not monitor.cudagraph_capturing_enabled or state.captured_at > -math.inf
+
+
 class Surroundings(Protocol):
     """What stands around a layer's routed experts in the running engine; a lane knows it."""
 
@@ -174,7 +192,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     ) -> None:
         """Register a parameter without numbers for each part of the format; experts are converted as they arrive."""
         self._kept_in = params_dtype, torch.empty(0).device
-        load_format = get_current_vllm_config().load_config.load_format
+        vllm_config = get_current_vllm_config()
+        load_format, self._captures = vllm_config.load_config.load_format, captures_graphs(vllm_config)
         self._dummy = load_format == "dummy"
         sizes, ids, called = (hidden_size, intermediate_size_per_partition), own_experts(layer), expert_name(layer)
         name, stored = layer.layer_name, self.stored
@@ -233,7 +252,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
-        layer.mega_moe_report = REPORT.watch(layer.mega_moe)
+        may_ask = partial(captures_are_over, layer.mega_moe) if self._captures else None
+        layer.mega_moe_report = REPORT.watch(layer.mega_moe, may_ask)
         logger.info(
             "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
             "num_max_tokens_per_rank=%d",

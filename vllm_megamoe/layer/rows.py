@@ -25,6 +25,11 @@ def _own(rows: int) -> int:
     return rows
 
 
+def _none(rows: int) -> int:
+    del rows
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """What the method needs of vLLM's parallel state; a lane fills it in.
@@ -35,6 +40,8 @@ class Seat:
         all_gather: rows [t, H] of every rank -> [size * t, H] in rank order, over the same ranks.
         largest_rows: this rank's rows in the step that is running -> those of the rank that brings most; the same
             number on all ranks, known to the host without a collective.
+        first_row: this rank's rows in a layer that gets its own -> place of their first one among the rows of the step,
+            where the tensor-parallel ranks have split them.
     """
 
     group: ProcessGroup | None
@@ -42,6 +49,7 @@ class Seat:
     size: int
     all_gather: Callable[[Tensor], Tensor]
     largest_rows: Callable[[int], int] = _own
+    first_row: Callable[[int], int] = _none
 
 
 def share_of(rows: int, seat: Seat) -> tuple[int, int, int]:

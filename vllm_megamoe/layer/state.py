@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
+from vllm_megamoe.layer.lost_rows import LOST, exchanged_counts, lost_pairs
 from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer
@@ -130,6 +131,8 @@ class LayerState:
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
+        if self.plan.capacity.drops:
+            LOST.make_room(self.plan.capacity.rows * self.seat.size, inner(first).device)
         self._operator = bind(self.buffer, **constant_arguments(self.plan, self.operands, self.shared))
 
     @property
@@ -168,13 +171,32 @@ class LayerState:
         if is_capturing():
             self.captured_at = monotonic()
         if self.plan.tokens == "own":
-            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
+            largest = self.seat.largest_rows(rows)
+            self._note_lost(self.seat.first_row(rows), topk_ids, largest, active)
+            y = self._step(x, topk_ids, topk_weights, largest, active)
             return y if active is None else y.masked_fill_(active.padding, 0)
         if self.seat.size == 1:
+            self._note_lost(0, topk_ids, rows)
             return self._step(x, topk_ids, topk_weights, rows)
         start, stop, share = share_of(rows, self.seat)
+        self._note_lost(start, topk_ids[start:stop], share)
         y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
         return gather_shares(y, rows, share, self.seat)
+
+    def _note_lost(self, first: int, topk_ids: Tensor, largest: int, active: Mask | None = None) -> None:
+        """Where rows may be dropped: work out which of this rank's are, call by call; on all ranks together."""
+        plan, facts = self.plan, self.plan.buffer
+        if not plan.capacity.drops or largest > plan.capacity.rows:
+            return
+        sent = (topk_ids >= 0) & (topk_ids < facts.num_experts)
+        if active is not None:
+            sent &= ~active.padding
+        for piece in cut_step(len(topk_ids), largest, plan.capacity):
+            own = slice(piece.start, piece.stop)
+            ids, pairs = topk_ids[own], sent[own]
+            counts = exchanged_counts(ids, pairs, facts.num_experts, self.seat.group)
+            room = plan.capacity.max_recv_token_num
+            LOST.add(first + piece.start, lost_pairs(ids, pairs, counts, self.seat.rank, plan.experts_per_rank, room))
 
     def _step(
         self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Mask | None = None

@@ -48,6 +48,15 @@ def _torch_npu() -> Any:
     return importlib.import_module("torch_npu")
 
 
+NPUS = {"npu"}
+"""Device types whose formats torch_npu keeps. A simulated NPU's memory is the CPU's, and its installation adds that."""
+
+
+def on_npu(device: torch.device) -> bool:
+    """Whether torch_npu casts the tensors there and knows their formats."""
+    return device.type in NPUS
+
+
 def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
     """Cast on the device; of FP4, two in a byte, FRACTAL_NZ_C0_16 as well.
 
@@ -106,12 +115,19 @@ def format_cast(tensor: Tensor, fmt: AclFormat | int) -> Tensor:
         LayoutError: an unknown format, dtype or rank; on an NPU also a cast that did not take place.
     """
     target = _known(fmt)
-    if tensor.device.type == "npu":
-        return npu_format_cast(tensor, target)
-    if format_of(tensor) == target:
+    return npu_format_cast(tensor, target) if on_npu(tensor.device) else host_format_cast(tensor, target)
+
+
+def host_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
+    """The same without torch_npu, by `FormattedTensor`.
+
+    Raises:
+        LayoutError: a dtype or rank that has no blocks.
+    """
+    if host_format_of(tensor) == fmt:
         return tensor
     plain = _to_plain(tensor) if isinstance(tensor, FormattedTensor) else tensor
-    return plain if target == AclFormat.ND else _to_blocks(plain, target)
+    return plain if fmt == AclFormat.ND else _to_blocks(plain, fmt)
 
 
 def format_of(tensor: Tensor) -> AclFormat:
@@ -120,11 +136,12 @@ def format_of(tensor: Tensor) -> AclFormat:
     Raises:
         LayoutError: on an NPU, a format that has no place in this package.
     """
-    if isinstance(tensor, FormattedTensor):
-        return AclFormat(tensor.acl_format)
-    if tensor.device.type == "npu":
-        return npu_format_of(tensor)
-    return AclFormat.ND
+    return npu_format_of(tensor) if on_npu(tensor.device) else host_format_of(tensor)
+
+
+def host_format_of(tensor: Tensor) -> AclFormat:
+    """The same without torch_npu: plain tensors are ND."""
+    return AclFormat(tensor.acl_format) if isinstance(tensor, FormattedTensor) else AclFormat.ND
 
 
 def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
