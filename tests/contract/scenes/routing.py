@@ -122,7 +122,10 @@ def _draft(rank: "Rank", boundary: Boundary) -> dict[str, Any]:
     for name, own, prefix in (("main", config, engine.PREFIX), ("draft", draft_config, "model.layers.1.mtp_block.mlp")):
         with set_current_vllm_config(own), set_default_torch_dtype(torch.bfloat16), torch.device("cpu"):
             hf_config = config.model_config.hf_config
-            block = DeepseekV2MoE(hf_config, own.parallel_config, own.quant_config, prefix=prefix)
+            # The factor goes onto the output, as the decoder layer of this model has it.
+            block = DeepseekV2MoE(
+                hf_config, own.parallel_config, own.quant_config, prefix=prefix, apply_routed_scale_to_output=True
+            )
         engine.load(block, checkpoint(BLOCK))
         engine.finish_loading(own, block)
         options = {"is_draft_model": True} if name == "draft" else {}
