@@ -5,10 +5,12 @@ at once, so that the config stage can reject a bad one before a weight is read.
 
     VLLM_MEGAMOE_PROFILE          product and operator revision whose limits hold where nobody names one
     VLLM_MEGAMOE_SIMULATE         product that the simulator stands for
+    VLLM_MEGAMOE_DEVIATIONS       what that simulated product does wrong on purpose
     VLLM_MEGAMOE_TIMEOUT_S        seconds that a rank of the twin waits for the others
     VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two lines of expert load in the log
     VLLM_MEGAMOE_KERNELS          whether the twin multiplies few rows with kernels that it makes for this processor
     VLLM_MEGAMOE_CACHE            folder of what is kept between processes: the twin's kernels
+    VLLM_MEGAMOE_UNTESTED         `on`: serve with releases of vLLM and vllm-ascend that nobody has tried
     VLLM_MEGAMOE_SIMULATED_NPU    product that a simulated torch_npu stands for (contract tests)
     VLLM_MEGAMOE_SHARED           folder of shared test data (this package's own tests)
     HCCL_BUFFSIZE                 HCCL's own: MB of one half of every communicator's window on A2 and A3
@@ -125,6 +127,22 @@ def _positive(text: str) -> int | None:
     return _whole(text) or None
 
 
+DEVIATION_NAMES = (
+    "excess8_nibbles",
+    "window_factor_1",
+    "w4a8_receive",
+    "fp16_saturates",
+    "scale_bits_18",
+    "overflow_ends",
+)
+"""Switches of simulator/deviations.py."""
+
+
+def _deviations(text: str) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in text.split(","))
+    return names if set(names) <= set(DEVIATION_NAMES) else None
+
+
 def _on_or_off(text: str) -> str | None:
     return text if text in ("on", "off") else None
 
@@ -135,17 +153,33 @@ def _anything(text: str) -> str:
 
 PROFILE = Variable(PROFILE_VARIABLE, f"one of {', '.join(PROFILE_NAMES)}", "a3@9.1", _profile, _why_no_profile)
 SIMULATE = Variable(SIMULATE_VARIABLE, f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product, _why_no_profile)
+DEVIATIONS = Variable(
+    "VLLM_MEGAMOE_DEVIATIONS", f"names of {', '.join(DEVIATION_NAMES)}, with commas", "overflow_ends", _deviations
+)
 TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at most a year", "300", _seconds)
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
 KERNELS = Variable("VLLM_MEGAMOE_KERNELS", "on or off", "off", _on_or_off)
+UNTESTED = Variable("VLLM_MEGAMOE_UNTESTED", "on or off", "on", _on_or_off)
 CACHE = Variable("VLLM_MEGAMOE_CACHE", "a folder", "~/.cache/vllm-megamoe", _anything)
 SIMULATED_NPU = Variable("VLLM_MEGAMOE_SIMULATED_NPU", f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product)
 SHARED = Variable("VLLM_MEGAMOE_SHARED", "a folder", "../shared", _anything)
 BUFFSIZE = Variable(BUFFSIZE_VARIABLE, "a whole number of MB from 1 on", str(DEFAULT_MB), _positive)
 
-VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float]] = {
+VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float] | Variable[tuple[str, ...]]] = {
     variable.name: variable
-    for variable in (PROFILE, SIMULATE, TIMEOUT, LOAD_LOG_STEPS, KERNELS, CACHE, SIMULATED_NPU, SHARED, BUFFSIZE)
+    for variable in (
+        PROFILE,
+        SIMULATE,
+        DEVIATIONS,
+        TIMEOUT,
+        LOAD_LOG_STEPS,
+        KERNELS,
+        UNTESTED,
+        CACHE,
+        SIMULATED_NPU,
+        SHARED,
+        BUFFSIZE,
+    )
 }
 """All that this package reads, by name."""
 

@@ -2,13 +2,14 @@
 
 A layer counts on the device (`layer.state.ExpertLoad`), steps too, because a graph's replay is no step of the host's.
 The thread copies the steps of all layers to the host in one piece, and the counts of a layer whose line is due. While
-graphs are captured it asks the device for nothing: that would break the capture.
+graphs are captured, or may be at any moment, it asks the device for nothing: that would break the capture.
 """
 
 import atexit
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from time import monotonic
 
 import torch
@@ -43,13 +44,17 @@ class LoadReport:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, layer: LayerState) -> "Watched":
+    def watch(self, layer: LayerState, may_ask: Callable[[], bool] | None = None) -> "Watched":
         """Start to report on a layer; the caller keeps the result for as long as the layer lives.
+
+        Args:
+            layer: to report on.
+            may_ask: whether no graph can be in its capture now; asked before each look. None: there are no graphs.
 
         Raises:
             ConfigError: the environment names no number of steps (the config stage has looked before).
         """
-        watched = Watched(layer)
+        watched = Watched(layer, may_ask)
         with self._lock:
             if self._every is None:
                 self._every = load_log_steps()
@@ -63,7 +68,7 @@ class LoadReport:
         """Look once: the lines that are due now, in the order of the layers' names."""
         with self._lock:
             layers, every = list(self._layers), self._every or 0
-        if not every or not layers or any(monotonic() - each.layer.captured_at < QUIET_S for each in layers):
+        if not every or not layers or not all(each.may_look() for each in layers):
             return []
         steps = torch.stack([watched.layer.load.steps for watched in layers]).tolist()
         due = [watched for watched, now in zip(layers, steps, strict=True) if watched.look(now, every)]
@@ -84,10 +89,15 @@ class LoadReport:
 class Watched:
     """A layer, and what the log has told of it."""
 
-    def __init__(self, layer: LayerState) -> None:
-        self.layer = layer
+    def __init__(self, layer: LayerState, may_ask: Callable[[], bool] | None) -> None:
+        self.layer, self._may_ask = layer, may_ask
         self._seen: tuple[int, int] = 0, 0
         self._reported = 0
+
+    def may_look(self) -> bool:
+        """Whether the device may be asked for this layer's counters."""
+        quiet = monotonic() - self.layer.captured_at >= QUIET_S
+        return quiet and (self._may_ask is None or self._may_ask())
 
     def look(self, steps: int, every: int) -> bool:
         """Whether a line is due after so many steps in all."""

@@ -1,12 +1,13 @@
 """What one MoE layer keeps between calls, and the step that it runs: x [T, H] -> y [T, H].
 
-    the method's apply  ->  moe_layer           ->  LayerState.run   ->  _step          ->  _call  ->  mega_moe
+    the method's apply  ->  moe_layer           ->  LayerState.run   ->  _step          ->  _call  ->  operator
                             hides rows and          its share of         the calls of       fills up
                             ranks from torch's      replicated rows,     a step, joined     a call's
                             compiler                gathered again                          rows
 
 All that does not depend on a step's rows is put together once, at load: activation and limits, operands and their
-types. Rows per expert are counted on the device and read elsewhere, between steps (`layer.load_report`).
+types, bound to the operator (`ops.bound`). Rows per expert are counted on the device and read elsewhere, between steps
+(`layer.load_report`).
 """
 
 import math
@@ -22,9 +23,12 @@ from torch.nn.functional import pad
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
-from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
+from vllm_megamoe.layer.lost_rows import LOST, exchanged_counts, lost_pairs
+from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.ops import SymmBuffer, mega_moe
+from vllm_megamoe.ops import SymmBuffer
+from vllm_megamoe.ops.bound import bind
+from vllm_megamoe.ops.buffer import BoundCall
 from vllm_megamoe.ops.rejection import is_capturing
 from vllm_megamoe.plan.capacity import Capacity, step_calls
 from vllm_megamoe.plan.layer_plan import LayerPlan
@@ -122,12 +126,14 @@ class LayerState:
     shared: LayerOperands | None = None
     load: ExpertLoad = field(init=False)
     captured_at: float = -math.inf
-    _constant: dict[str, Any] = field(init=False, repr=False)
+    _operator: BoundCall = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
-        self._constant = {"sym_buffer": self.buffer, **constant_arguments(self.plan, self.operands, self.shared)}
+        if self.plan.capacity.drops:
+            LOST.make_room(self.plan.capacity.rows * self.seat.size, inner(first).device)
+        self._operator = bind(self.buffer, **constant_arguments(self.plan, self.operands, self.shared))
 
     @property
     def buffer(self) -> SymmBuffer:
@@ -149,15 +155,14 @@ class LayerState:
         """Operator calls since the start, as `steps`."""
         return int(self.load.calls)
 
-    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Tensor | None = None) -> Tensor:
+    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Mask | None = None) -> Tensor:
         """One layer, one step: x [T, H] -> y [T, H], complete on this rank. A rank without rows must run it too.
 
         Args:
             x: rows of this rank, or the same rows on every rank when the plan says `replicated`.
             topk_ids: int32 [T, K], global expert ids.
             topk_weights: float32 [T, K].
-            active: bool [T], false for rows that the platform has filled up with; no expert sees them and their results
-                are zero. None where all rows are real.
+            active: which rows are real; no expert sees the others and their results are zero. None where all are.
 
         Raises:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
@@ -166,14 +171,35 @@ class LayerState:
         if is_capturing():
             self.captured_at = monotonic()
         if self.plan.tokens == "own":
-            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
-            return y if active is None else y.masked_fill(~active[:, None], 0)
+            largest = self.seat.largest_rows(rows)
+            self._note_lost(self.seat.first_row(rows), topk_ids, largest, active)
+            y = self._step(x, topk_ids, topk_weights, largest, active)
+            return y if active is None else y.masked_fill_(active.padding, 0)
+        if self.seat.size == 1:
+            self._note_lost(0, topk_ids, rows)
+            return self._step(x, topk_ids, topk_weights, rows)
         start, stop, share = share_of(rows, self.seat)
+        self._note_lost(start, topk_ids[start:stop], share)
         y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
         return gather_shares(y, rows, share, self.seat)
 
+    def _note_lost(self, first: int, topk_ids: Tensor, largest: int, active: Mask | None = None) -> None:
+        """Where rows may be dropped: work out which of this rank's are, call by call; on all ranks together."""
+        plan, facts = self.plan, self.plan.buffer
+        if not plan.capacity.drops or largest > plan.capacity.rows:
+            return
+        sent = (topk_ids >= 0) & (topk_ids < facts.num_experts)
+        if active is not None:
+            sent &= ~active.padding
+        for piece in cut_step(len(topk_ids), largest, plan.capacity):
+            own = slice(piece.start, piece.stop)
+            ids, pairs = topk_ids[own], sent[own]
+            counts = exchanged_counts(ids, pairs, facts.num_experts, self.seat.group)
+            room = plan.capacity.max_recv_token_num
+            LOST.add(first + piece.start, lost_pairs(ids, pairs, counts, self.seat.rank, plan.experts_per_rank, room))
+
     def _step(
-        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Tensor | None = None
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Mask | None = None
     ) -> Tensor:
         plan, rows = self.plan, x.shape[0]
         if largest > plan.capacity.rows:
@@ -186,7 +212,8 @@ class LayerState:
                 f"{self.name}: this rank brings {rows} rows, but vLLM told all ranks that none brings more than "
                 f"{largest}; expected the numbers that vLLM exchanged for the step. Report this model."
             )
-        topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread; else no copy
+        if topk_weights.dtype != torch.float32:
+            topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread
         if plan.fold_scaling != 1.0:
             topk_weights = topk_weights * plan.fold_scaling
         if plan.padding.hidden != x.shape[1]:
@@ -197,20 +224,14 @@ class LayerState:
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
         return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
-    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Tensor | None) -> Tensor:
+    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Mask | None) -> Tensor:
         if piece.stop - piece.start != x.shape[0]:
             own = slice(piece.start, piece.stop)
             x, topk_ids, topk_weights = x[own], topk_ids[own], topk_weights[own]
             active = None if active is None else active[own]
         masked = self.plan.capacity.pad == "dp_max"
         given = pad_rows(x, topk_ids, topk_weights, piece.rows, masked=masked, active=active)
-        y, expert_token_nums = mega_moe(
-            given.x,
-            given.topk_ids,
-            given.topk_weights,
-            x_active_mask=given.mask,
-            **self._constant,
-        )
+        y, expert_token_nums = self._operator(given.x, given.topk_ids, given.topk_weights, given.mask)
         self.load.add(expert_token_nums)
         return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]
 

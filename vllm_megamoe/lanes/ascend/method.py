@@ -1,13 +1,15 @@
 """The method of a MoE layer under vllm-ascend's runner, which prepares rows before it and finalises them after it."""
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vllm_megamoe.lanes.ascend.moe_rows import check_rows
+from vllm_megamoe.lanes.ascend.moe_rows import mask_of
+from vllm_megamoe.lanes.ascend.parallel_state import told_by_all
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
 from vllm_megamoe.plan.verdict import of_product, rejection_of
@@ -43,13 +45,15 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         del routing_tables
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """As MegaMoeMethod, and a look at the window that HCCL has given.
+        """As MegaMoeMethod, and a look at the window that HCCL has given, on all ranks together.
 
         Raises:
-            ConfigError: it is smaller than the operator needs.
+            ConfigError: some rank's is smaller than the operator needs; raised on all, with what each rank has to say.
         """
         super().process_weights_after_loading(layer)
-        check_window(self.plan, layer.mega_moe_buffer.ccl_buffer_size)
+        said = told_by_all(window_problems(self.plan, layer.mega_moe_buffer.ccl_buffer_size))
+        if said:
+            raise rejection_of(said)
 
     def apply(
         self,
@@ -65,26 +69,32 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         Without events of its stages vllm-ascend runs shared experts beside the whole call (shared_experts.py,
         _wait_for_routed_stage).
         """
-        from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
-
         self.check_loaded(layer)
-        state, active = layer.mega_moe, layer.ascend_mc2_mask
-        check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
-        y = state.run(x, topk_ids.to(torch.int32), topk_weights, active)
-        return FusedExpertsResult(routed_out=y)
+        state = layer.mega_moe
+        active = mask_of(layer.layer_name, x.shape[0], state.plan.capacity.rows, layer.ascend_mc2_mask)
+        if topk_ids.dtype != torch.int32:
+            topk_ids = topk_ids.to(torch.int32)
+        return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
 
 
-def check_window(plan: LayerPlan, given: int) -> None:
+@cache
+def _result() -> Any:
+    """vllm-ascend's class for what a layer's experts give."""
+    from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
+
+    return FusedExpertsResult
+
+
+def window_problems(plan: LayerPlan, given: int) -> list[str]:
     """Compare the window that a communicator has with what the largest call needs.
 
     Args:
+        plan: of the layer.
         given: `ccl_buffer_size` of the operator's buffer, bytes of both halves.
 
-    Raises:
-        ConfigError: it is too small; with the value of HCCL_BUFFSIZE that is enough.
+    Returns:
+        Nothing, or that it is too small, with the value of HCCL_BUFFSIZE that is enough.
     """
     call = replace(call_facts(plan, "bfloat16", masked=plan.profile.is_a2_a3), ccl_buffer_size=given)
     broken = broken_by_call(plan.profile, plan.buffer, call)
-    said = [str(of_product(plan.profile.name, rule)) for rule in broken if rule.argument == "ccl_buffer_size"]
-    if said:
-        raise rejection_of(said)
+    return [str(of_product(plan.profile.name, rule)) for rule in broken if rule.argument == "ccl_buffer_size"]
