@@ -10,7 +10,7 @@ counts: one that the plan lacks or has wrong is planned as it stands, and the lo
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -65,6 +65,7 @@ class Carried:
             there.
         own_drafts: whether the draft layers come from another model's config, whose names vLLM changes.
         shown: whether the user has seen it, and the platform has had its word.
+        parts: name of a layer -> projection -> parts of an expert that its files have; None where nobody has looked.
     """
 
     plan: Plan
@@ -73,6 +74,7 @@ class Carried:
     num_layers: int = 0
     own_drafts: bool = False
     shown: bool = False
+    parts: Mapping[str, Mapping[str, frozenset[str]]] | None = None
 
     def plan_of(self, live: LiveFacts) -> LayerPlan:
         """The plan of a running layer.

@@ -61,6 +61,7 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     layers = getattr(vllm_config.model_config.hf_text_config, "num_hidden_layers", None)
     stored = _stored(plan.facts.name, plan.facts.experts_format, config, layers)
     method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
+    method.in_files = (live.carried.parts or {}).get(plan.facts.name, {})
     return method
 
 

@@ -7,7 +7,7 @@ finished rows once more, in silence.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -140,6 +140,8 @@ class Surroundings(Protocol):
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     """Weights in, rows out: everything else is decided by the plan and done by the operator.
 
+    `in_files` says which parts of an expert the files have, by projection; empty where nobody has looked.
+
     After loading, the layer carries `mega_moe` (a LayerState) and `mega_moe_buffer` (the operator's SymmBuffer).
 
     Args:
@@ -159,6 +161,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self.seat = seat
         self.surroundings = surroundings
         self.stored = stored
+        self.in_files: Mapping[str, frozenset[str]] = {}
         self._is_whole = False
         self._weights: RoutedWeights | None = None
         self._check_shared: Callable[[], None] | None = None
@@ -203,14 +206,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             )
         else:
             layer.mega_moe_experts = ExpertStream(
-                name,
-                stored,
-                *sizes,
-                ids,
-                called,
-                finish=lambda slot, experts: self._routed().put(slot, experts),
-                check=self._check_kept,
+                name, stored, *sizes, ids, called, lambda slot, one: self._routed().put(slot, one), self._check_kept
             )
+            layer.mega_moe_experts.expect(self.in_files)
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
 

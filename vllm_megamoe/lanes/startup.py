@@ -15,6 +15,7 @@ from typing import Any
 from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms import current_platform
 
+from vllm_megamoe.checkpoint.survey import Survey
 from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes import Lane, last_words, running_lane, shutdown, untested_here, working
@@ -22,7 +23,7 @@ from vllm_megamoe.lanes.carried import Carried
 from vllm_megamoe.lanes.memory import memory_warning
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
-from vllm_megamoe.plan.folder import survey_problems
+from vllm_megamoe.plan.folder import survey_served
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.plan import make_plan
@@ -91,13 +92,15 @@ def before_platform(vllm_config: Any) -> None:
     for note in facts.notes:
         logger.info("megamoe: %s", note)
     speculation = read_speculation(vllm_config.speculative_config)
+    surveys = read_headers_of(vllm_config, facts, speculation)
     wrong += map(str, other_backends(vllm_config, drafts=any(layer.draft for layer in facts.layers)))
-    wrong += read_headers_of(vllm_config, facts, speculation)
+    wrong += [str(problem) for found in surveys for problem in found.problems]
+    parts = {name: layer.parts for found in reversed(surveys) for name, layer in found.layers.items()}
     plan = make_plan(engine, facts.layers, options, wrong)
     if full := memory_warning(vllm_config, facts, plan):
         logger.warning("megamoe: on the product's devices it would not fit: %s", full)
     own_drafts = speculation is not None and speculation.draft is not None
-    config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
+    config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts, parts=parts)
     if lane is not None:
         lane.prepare(vllm_config)
         lane.enter()
@@ -239,8 +242,11 @@ def read_served(vllm_config: Any) -> ModelFacts:
     return read_model(config, vllm_config.quant_config.side_files, speculative=speculative)
 
 
-def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[str]:
-    """What is malformed in the files of a local folder, from headers alone; a hub's files may not be here yet."""
+def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[Survey]:
+    """What lies in the files of a local folder, then in a draft model's, from headers alone.
+
+    A hub's files may not be here yet.
+    """
     model = vllm_config.model_config
     if vllm_config.load_config.load_format == "dummy":
         return []
@@ -251,11 +257,11 @@ def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculatio
     draft = None if speculation is None else speculation.draft
     layers = [layer for layer in facts.layers if not layer.draft or (speculation is not None and draft is None)]
     config, side_files = model.hf_config.to_dict(), vllm_config.quant_config.side_files
-    found = survey_problems(folder, config, side_files, layers, facts.num_layers)
+    found = [survey_served(folder, config, side_files, layers, facts.num_layers)]
     if draft is not None and any(layer.draft for layer in facts.layers) and Path(draft.name).is_dir():
         own = read_model(draft.config, draft.side_files)
-        found += survey_problems(Path(draft.name), draft.config, draft.side_files, own.layers, own.num_layers)
-    return found
+        found.append(survey_served(Path(draft.name), draft.config, draft.side_files, own.layers, own.num_layers))
+    return [survey for survey in found if survey is not None]
 
 
 def read_speculation(config: Any) -> Speculation | None:

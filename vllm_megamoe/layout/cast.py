@@ -25,13 +25,20 @@ from vllm_megamoe.layout.formatted import FormattedTensor, inner
 FRACTAL_ROWS = 16
 
 
-def to_nz(matrix: Tensor, c0: int) -> Tensor:
-    """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing."""
+def to_nz(matrix: Tensor, c0: int, out: Tensor | None = None) -> Tensor:
+    """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing; into `out` where given.
+
+    A transposed matrix goes to its blocks in one step.
+    """
     *lead, rows, columns = matrix.shape
-    padded = pad(matrix, (0, -columns % c0, 0, -rows % FRACTAL_ROWS))
-    blocks = padded.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
+    short = -columns % c0, -rows % FRACTAL_ROWS
+    if any(short):
+        matrix = pad(matrix, (0, short[0], 0, short[1]))
+    blocks = matrix.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
     # [..., R/16, 16, C/c0, c0] -> [..., C/c0, R/16, 16, c0]
-    return blocks.movedim(-2, -4).contiguous()
+    ordered = blocks.movedim(-2, -4)
+    place = torch.empty(ordered.shape, dtype=matrix.dtype, device=matrix.device) if out is None else out
+    return place.copy_(ordered)
 
 
 def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
@@ -130,6 +137,23 @@ def host_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
     return plain if fmt == AclFormat.ND else _to_blocks(plain, fmt)
 
 
+def format_into(place: Tensor, tensor: Tensor) -> None:
+    """As `place.copy_(format_cast(tensor, format_of(place)))` without the memory between the two, on the CPU.
+
+    Raises:
+        LayoutError: shape or dtype differ.
+    """
+    if (place.shape, place.dtype) != (tensor.shape, tensor.dtype):
+        raise LayoutError(
+            f"a plain {list(tensor.shape)} of {tensor.dtype} cannot be put into {list(place.shape)} of {place.dtype}; "
+            "expected one shape and dtype. Convert the experts of each layer by themselves."
+        )
+    if isinstance(place, FormattedTensor):
+        _to_blocks(tensor, format_of(place), inner(place))
+    else:
+        place.copy_(tensor)
+
+
 def format_of(tensor: Tensor) -> AclFormat:
     """The format that the tensor's bytes are in; of a packed 4-bit tensor the one that its bytes show.
 
@@ -178,15 +202,17 @@ def _known(fmt: AclFormat | int) -> AclFormat:
     return AclFormat(int(fmt))
 
 
-def _to_blocks(tensor: Tensor, fmt: AclFormat) -> FormattedTensor:
+def _to_blocks(tensor: Tensor, fmt: AclFormat, place: Tensor | None = None) -> FormattedTensor:
+    """`place`: plain memory for the blocks."""
     size = tensor.dtype.itemsize
     if tensor.dim() not in (2, 3) or size not in _CARRIER:
         raise LayoutError(
             f"cannot cast shape {list(tensor.shape)} of {tensor.dtype} to {fmt.name}; "
             "expected a matrix or a stack of matrices with elements of 1, 2 or 4 bytes."
         )
-    carrier = tensor.detach().contiguous().view(_CARRIER[size])
-    return FormattedTensor(to_nz(carrier, block_columns(fmt, size)).view(tensor.dtype), fmt, tensor.shape)
+    carrier, out = (None if t is None else t.detach().view(_CARRIER[size]) for t in (tensor, place))
+    assert carrier is not None
+    return FormattedTensor(to_nz(carrier, block_columns(fmt, size), out).view(tensor.dtype), fmt, tensor.shape)
 
 
 def _to_plain(tensor: FormattedTensor) -> Tensor:
