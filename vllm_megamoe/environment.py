@@ -6,7 +6,8 @@ at once, so that the config stage can reject a bad one before a weight is read.
     VLLM_MEGAMOE_PROFILE          product and operator revision whose limits hold where nobody names one
     VLLM_MEGAMOE_SIMULATE         product that the simulator stands for
     VLLM_MEGAMOE_TIMEOUT_S        seconds that a rank of the twin waits for the others
-    VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two lines of expert load in the log
+    VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two reports of expert load in the log
+    VLLM_MEGAMOE_LOAD_FILE        file that the expert load is written to
     VLLM_MEGAMOE_KERNELS          whether the twin multiplies few rows with kernels that it makes for this processor
     VLLM_MEGAMOE_CACHE            folder of what is kept between processes: the twin's kernels
     VLLM_MEGAMOE_SIMULATED_NPU    product that a simulated torch_npu stands for (contract tests)
@@ -129,6 +130,11 @@ def _on_or_off(text: str) -> str | None:
     return text if text in ("on", "off") else None
 
 
+def _file(text: str) -> str | None:
+    path = Path(text).expanduser()
+    return text if path.absolute().parent.is_dir() and not path.is_dir() else None
+
+
 def _anything(text: str) -> str:
     return text
 
@@ -137,6 +143,7 @@ PROFILE = Variable(PROFILE_VARIABLE, f"one of {', '.join(PROFILE_NAMES)}", "a3@9
 SIMULATE = Variable(SIMULATE_VARIABLE, f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product, _why_no_profile)
 TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at most a year", "300", _seconds)
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
+LOAD_FILE = Variable("VLLM_MEGAMOE_LOAD_FILE", "a file in a folder that exists", "load.json", _file)
 KERNELS = Variable("VLLM_MEGAMOE_KERNELS", "on or off", "off", _on_or_off)
 CACHE = Variable("VLLM_MEGAMOE_CACHE", "a folder", "~/.cache/vllm-megamoe", _anything)
 SIMULATED_NPU = Variable("VLLM_MEGAMOE_SIMULATED_NPU", f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product)
@@ -145,7 +152,18 @@ BUFFSIZE = Variable(BUFFSIZE_VARIABLE, "a whole number of MB from 1 on", str(DEF
 
 VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float]] = {
     variable.name: variable
-    for variable in (PROFILE, SIMULATE, TIMEOUT, LOAD_LOG_STEPS, KERNELS, CACHE, SIMULATED_NPU, SHARED, BUFFSIZE)
+    for variable in (
+        PROFILE,
+        SIMULATE,
+        TIMEOUT,
+        LOAD_LOG_STEPS,
+        LOAD_FILE,
+        KERNELS,
+        CACHE,
+        SIMULATED_NPU,
+        SHARED,
+        BUFFSIZE,
+    )
 }
 """All that this package reads, by name."""
 
@@ -229,6 +247,16 @@ def load_log_steps() -> int:
     """
     steps = LOAD_LOG_STEPS.read()
     return DEFAULT_STEPS if steps is None else steps
+
+
+def load_file() -> Path | None:
+    """The file that expert load is written to, None for none.
+
+    Raises:
+        ConfigError: see `Variable.read`.
+    """
+    name = LOAD_FILE.read()
+    return None if name is None else Path(name).expanduser()
 
 
 def hccl_buffsize() -> int:

@@ -11,7 +11,7 @@ counts: one that the plan lacks or has wrong is planned as it stands, and the lo
 import functools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from vllm_megamoe.checkpoint.formats import ExpertsFormat
@@ -65,6 +65,7 @@ class Carried:
             there.
         own_drafts: whether the draft layers come from another model's config, whose names vLLM changes.
         shown: whether the user has seen it, and the platform has had its word.
+        metrics: folder that metrics are written to, empty for none; each host's own.
     """
 
     plan: Plan
@@ -73,6 +74,7 @@ class Carried:
     num_layers: int = 0
     own_drafts: bool = False
     shown: bool = False
+    metrics: str = field(default="", compare=False)
 
     def plan_of(self, live: LiveFacts) -> LayerPlan:
         """The plan of a running layer.
@@ -178,14 +180,14 @@ def _both(engine: EngineFacts) -> bool:
 
 
 def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iterator[str]:
-    for field in fields(planned):
-        if field.name in skipped:
+    for one in fields(planned):
+        if one.name in skipped:
             continue
-        mine, theirs = getattr(planned, field.name), getattr(running, field.name)
+        mine, theirs = getattr(planned, one.name), getattr(running, one.name)
         if isinstance(mine, ActivationFacts | SharedFacts) and type(mine) is type(theirs):
-            yield from _unequal(f"{prefix}{field.name}.", mine, theirs, set())
+            yield from _unequal(f"{prefix}{one.name}.", mine, theirs, set())
         else:
-            yield from _unlike(f"{prefix}{field.name}", mine, theirs)
+            yield from _unlike(f"{prefix}{one.name}", mine, theirs)
 
 
 def _unlike(name: str, planned: object, running: object) -> Iterator[str]:

@@ -30,7 +30,7 @@ from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
-from vllm_megamoe.layer.load_report import REPORT
+from vllm_megamoe.layer.load_report import REPORT, Audience
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.layer.weights import RoutedWeights, SharedWeights
@@ -110,6 +110,9 @@ class Surroundings(Protocol):
 
     def check_whole(self) -> None:
         """Raise CheckpointError where layers without experts were loaded again in part."""
+
+    def audience(self) -> Audience:
+        """Who is told of the layer's expert load."""
 
     def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
         """Give `plan.shared.pieces` shared experts to `put`, now and when loaded again; vLLM's own path is off then.
@@ -233,7 +236,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         handle = open_handle(name, plan, self.seat)
         layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
         layer.mega_moe_buffer = handle.buffer
-        layer.mega_moe_report = REPORT.watch(layer.mega_moe)
+        layer.mega_moe_report = REPORT.watch(layer.mega_moe, self.surroundings.audience())
         logger.info(
             "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
             "num_max_tokens_per_rank=%d",

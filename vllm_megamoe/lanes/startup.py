@@ -113,9 +113,22 @@ def after_platform(vllm_config: Any) -> None:
     engine = read_engine(vllm_config, own_rows=plan.engine.own_rows)
     if engine != plan.engine:
         plan = make_plan(engine, [layer.facts for layer in plan.layers], plan.options)
+    folder = ""
     if plan.layers:
-        logger.info("%s", render(plan))
-    config.carried = replace(carried, plan=plan, shown=True)
+        # Imported here: it brings prometheus_client, which only engines of ours need.
+        from vllm_megamoe.lanes import metrics
+
+        alone = not _is_one_of_several_servers(vllm_config)
+        folder = metrics.offer(tells=alone)
+        if alone:
+            logger.info("%s", render(plan))
+    config.carried = replace(carried, plan=plan, shown=True, metrics=folder)
+
+
+def _is_one_of_several_servers(vllm_config: Any) -> bool:
+    """Whether this process is an API server beside others; the process that has started them has rank -1."""
+    parallel = vllm_config.parallel_config
+    return bool(parallel._api_process_count > 1 and parallel._api_process_rank >= 0)
 
 
 def _our_config(vllm_config: Any) -> MegaMoeConfig:

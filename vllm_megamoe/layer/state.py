@@ -22,11 +22,11 @@ from torch.nn.functional import pad
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
+from vllm_megamoe.layer.expert_load import ExpertLoad
 from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer, mega_moe
 from vllm_megamoe.ops.rejection import is_capturing
-from vllm_megamoe.plan.capacity import Capacity, step_calls
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 
@@ -48,60 +48,6 @@ def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOper
 
 
 @dataclass(slots=True)
-class ExpertLoad:
-    """Counters of one layer on one rank, since its start and warm-up included.
-
-    All on the device, so that a graph that is replayed counts as well; nothing of the host sees a replay.
-
-    Attributes:
-        counts: int64 [experts_per_rank], rows routed to each local expert.
-        by_calls: int64 [most calls of a step + 1], steps by how many calls they made: one addition counts both.
-        dropped: int64 [], rows beyond `max_recv_token_num`, which the operator drops in silence (its counts go on
-            reporting them); None where the plan allows no drop.
-    """
-
-    counts: Tensor
-    by_calls: Tensor
-    dropped: Tensor | None
-    limit: int
-    _cells: tuple[Tensor, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Made once: a view is an operation too.
-        self._cells = self.by_calls.unbind()
-
-    @classmethod
-    def start(cls, experts: int, capacity: Capacity, device: torch.device) -> "ExpertLoad":
-        """All zero."""
-        counts = torch.zeros(experts, dtype=torch.int64, device=device)
-        most, _ = step_calls(capacity.rows, capacity.chunk)
-        by_calls = torch.zeros(most + 1, dtype=torch.int64, device=device)
-        dropped = torch.zeros((), dtype=torch.int64, device=device) if capacity.drops else None
-        return cls(counts, by_calls, dropped, capacity.max_recv_token_num)
-
-    @property
-    def steps(self) -> Tensor:
-        """int64 [], steps."""
-        return self.by_calls.sum()
-
-    @property
-    def calls(self) -> Tensor:
-        """int64 [], operator calls."""
-        numbers = torch.arange(len(self.by_calls), device=self.by_calls.device)
-        return (self.by_calls * numbers).sum()
-
-    def add_step(self, calls: int) -> None:
-        """Count one step of so many calls."""
-        self._cells[calls].add_(1)
-
-    def add(self, expert_token_nums: Tensor) -> None:
-        """Count one call's int32 [experts_per_rank]; nothing leaves the device."""
-        self.counts += expert_token_nums
-        if self.dropped is not None:
-            self.dropped += (expert_token_nums.sum() - self.limit).clamp_(min=0)
-
-
-@dataclass(slots=True)
 class LayerState:
     """A layer that is ready to run; nothing of it but the counters changes after loading.
 
@@ -110,7 +56,7 @@ class LayerState:
         plan, seat, operands: all that a call needs.
         handle: the layer's claim on the operator's buffer.
         shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
-        load: rows of each local expert, on the device.
+        load: rows of each local expert, on the device; those that the engine serves, without profile run and warm-up.
         captured_at: when a graph was last captured with this layer in it, by the monotonic clock; long ago for never.
     """
 
@@ -136,7 +82,7 @@ class LayerState:
 
     @property
     def counts(self) -> Tensor:
-        """int64 [experts_per_rank], rows that each local expert has received since the start."""
+        """int64 [experts_per_rank], rows that each local expert has received since the start, warm-up apart."""
         return self.load.counts
 
     @property
@@ -162,18 +108,27 @@ class LayerState:
         Raises:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
         """
-        rows = x.shape[0]
+        rows, kind = x.shape[0], self.seat.kind_of_step()
+        counted = kind == "served" or (kind == "idle" and self.plan.tokens == "own")
         if is_capturing():
-            self.captured_at = monotonic()
+            self.captured_at, counted = monotonic(), True
         if self.plan.tokens == "own":
-            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), active)
+            if kind == "idle":
+                active = torch.zeros(rows, dtype=torch.bool, device=x.device)
+            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), counted, active)
             return y if active is None else y.masked_fill(~active[:, None], 0)
         start, stop, share = share_of(rows, self.seat)
-        y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
+        y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share, counted)
         return gather_shares(y, rows, share, self.seat)
 
     def _step(
-        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Tensor | None = None
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        largest: int,
+        counted: bool,
+        active: Tensor | None = None,
     ) -> Tensor:
         plan, rows = self.plan, x.shape[0]
         if largest > plan.capacity.rows:
@@ -192,12 +147,15 @@ class LayerState:
         if plan.padding.hidden != x.shape[1]:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)
-        parts = [self._call(x, topk_ids, topk_weights, piece, active) for piece in pieces]
-        self.load.add_step(len(pieces))
+        parts = [self._call(x, topk_ids, topk_weights, piece, counted, active) for piece in pieces]
+        if counted:
+            self.load.add_step(len(pieces))
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
         return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
-    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Tensor | None) -> Tensor:
+    def _call(
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, counted: bool, active: Tensor | None
+    ) -> Tensor:
         if piece.stop - piece.start != x.shape[0]:
             own = slice(piece.start, piece.stop)
             x, topk_ids, topk_weights = x[own], topk_ids[own], topk_weights[own]
@@ -211,7 +169,8 @@ class LayerState:
             x_active_mask=given.mask,
             **self._constant,
         )
-        self.load.add(expert_token_nums)
+        if counted:
+            self.load.add(expert_token_nums)
         return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]
 
 
