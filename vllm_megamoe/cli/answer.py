@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_megamoe.cli.balance import Balance
 from vllm_megamoe.cli.model import find_path, read_files
 from vllm_megamoe.cli.plot import check_plot, draw
 from vllm_megamoe.cli.report.compare import compare, make_curve, read_profiles
@@ -25,6 +26,7 @@ class Asked:
         as_json: print JSON.
         compare: profiles to compare, as text.
         plot: file to draw to.
+        balance: the placement to write before, None for none.
     """
 
     model: str | None
@@ -32,6 +34,7 @@ class Asked:
     as_json: bool = False
     compare: str | None = None
     plot: Path | None = None
+    balance: Balance | None = None
 
 
 def answer(asked: Asked) -> bool:
@@ -49,11 +52,18 @@ def answer(asked: Asked) -> bool:
         comparison = compare(files, asked.request, read_profiles(asked.compare))
         _print(comparison) if asked.as_json else show_comparison(comparison)
         return any(plan.holds for plan in comparison.profiles)
-    report, plan, model = make_report(files, asked.request)
+    request, told = asked.request, ""
+    if asked.balance is not None:
+        request, told = asked.balance.write(files, request)
+    report, plan, model = make_report(files, request)
     if asked.plot is not None and plan is not None:
         report = report.model_copy(update={"curve": make_curve(model.layers, plan, report.ep_sizes)})
         draw(report, asked.plot)
-    _print(report) if asked.as_json else show_plan(report)
+    if asked.as_json:
+        _print(report)
+    else:
+        show_plan(report)
+        print_whole(told) if told else None
     return report.holds
 
 

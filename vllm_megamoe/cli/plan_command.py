@@ -7,10 +7,12 @@ import typer
 
 from vllm_megamoe import cli
 from vllm_megamoe.cli.answer import Asked, answer
+from vllm_megamoe.cli.balance import Balance
 from vllm_megamoe.cli.request import Request, megamoe_options
 
 _MEGAMOE = "Options of --additional-config"
 _ENGINE = "The engine"
+_BALANCE = "Write an expert placement"
 _OUTPUT = "Output"
 
 Model = Annotated[
@@ -53,6 +55,23 @@ Drop = Annotated[
     bool | None, typer.Option("--allow-token-drop", help="Accept lost rows below that.", rich_help_panel=_MEGAMOE)
 ]
 Budget = Annotated[float | None, typer.Option(help="GiB of workspace [2].", rich_help_panel=_MEGAMOE)]
+Placement = Annotated[str | None, typer.Option(help="File of each layer's slots of experts.", rich_help_panel=_MEGAMOE)]
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--placement-from",
+        help="Share the load of this file (VLLM_MEGAMOE_LOAD_FILE) evenly over the ranks.",
+        rich_help_panel=_BALANCE,
+    ),
+]
+Write = Annotated[
+    Path | None,
+    typer.Option("--write-placement", help="The placement file to write.", rich_help_panel=_BALANCE),
+]
+Redundant = Annotated[
+    int, typer.Option(min=0, help="Slots beyond one for each expert, in every layer.", rich_help_panel=_BALANCE)
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.", rich_help_panel=_OUTPUT)]
 Compare = Annotated[
@@ -72,6 +91,8 @@ vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.1 --tp 8 --dp 2
 vllm-megamoe plan --from "HCCL_BUFFSIZE=200 vllm serve ./DeepSeek-V3 -tp 16 --enable-eplb" --profile a3@9.1
 
 vllm-megamoe plan ./Qwen3-30B-A3B --compare all --json
+
+vllm-megamoe plan ./Qwen3-30B-A3B --tp 8 --placement-from load.json --write-placement placement.json
 
 Without --tp and --dp: 1 rank without a profile, else the largest legal number of ranks up to 8.
 
@@ -102,6 +123,10 @@ def plan(
     max_recv_token_num: Recv = None,
     allow_token_drop: Drop = None,
     workspace_budget_gib: Budget = None,
+    expert_placement: Placement = None,
+    placement_from: From = None,
+    write_placement: Write = None,
+    redundant_experts: Redundant = 0,
     json: Json = False,
     compare: Compare = None,
     plot: Plot = None,
@@ -112,5 +137,6 @@ def plan(
     """
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
-    holds = answer(Asked(model, request, json, compare, plot))
+    balance = Balance.asked(placement_from, write_placement, redundant_experts)
+    holds = answer(Asked(model, request, json, compare, plot, balance))
     raise typer.Exit(cli.OK if holds else cli.REJECTED)

@@ -23,8 +23,9 @@ from vllm_megamoe.plan.read_config.reader import number_in
 
 logger = logging.getLogger(__name__)
 
-_NOT_DECIDING = {"name", "index", "model_hidden", "draft"}
-"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults."""
+_NOT_DECIDING = {"name", "index", "model_hidden", "draft", "slots"}
+"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults. Slots are the user's
+choice, which the plan alone knows."""
 
 _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 """Fields that a layer shows only once vLLM has built the runner around it."""
@@ -92,7 +93,8 @@ class Carried:
         if said or found is None:
             whose = "The draft model" if live.draft else self.architecture or "This architecture"
             _tell(live.layer.name, whose, "; ".join(said))
-            return plan_layer(live.engine, live.layer, self.plan.options)
+            slots = () if found is None else found.facts.slots
+            return plan_layer(live.engine, replace(live.layer, slots=slots), self.plan.options)
         self._check_shown(found, live)
         return found
 

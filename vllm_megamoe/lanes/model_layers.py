@@ -76,6 +76,11 @@ def _carried(config: MegaMoeConfig, vllm_config: Any, lane: Lane) -> Carried:
     return Carried(make_plan(read_engine(vllm_config, own_rows=lane.OWN_ROWS), [], options))
 
 
+_REPEATING = ("ZeroExpertRouter", "RoutingSimulatorRouter")
+"""Routers of vLLM's that may name an expert twice for a token; those with a table of ids may too. All others choose a
+top-k, whose experts are distinct."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveLayer:
     """A MoE layer under construction, and from then on what stands around its routed experts (see Surroundings)."""
@@ -113,6 +118,13 @@ class LiveLayer:
 
     def check_whole(self) -> None:
         self.lane.check_whole(self.vllm_config)
+
+    def router_repeats(self) -> bool:
+        runner = self._runner()
+        router = getattr(runner, "router", None) or getattr(self.layer, "router", None)
+        tables = ("hash_indices_table", "_hash_indices_table", "tid2eid")
+        hashed = any(getattr(each, name, None) is not None for each in (router, self.layer) for name in tables)
+        return hashed or type(router).__name__ in _REPEATING
 
     def audience(self) -> Audience:
         folder, plan = self.carried.metrics, self.carried.plan

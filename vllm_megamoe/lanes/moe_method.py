@@ -26,6 +26,7 @@ from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
@@ -111,6 +112,9 @@ class Surroundings(Protocol):
     def check_whole(self) -> None:
         """Raise CheckpointError where layers without experts were loaded again in part."""
 
+    def router_repeats(self) -> bool:
+        """Whether the layer's router may name an expert twice for a token."""
+
     def audience(self) -> Audience:
         """Who is told of the layer's expert load."""
 
@@ -179,7 +183,13 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self._kept_in = params_dtype, torch.empty(0).device
         load_format = get_current_vllm_config().load_config.load_format
         self._dummy = load_format == "dummy"
-        sizes, ids, called = (hidden_size, intermediate_size_per_partition), own_experts(layer), expert_name(layer)
+        sizes, called = (hidden_size, intermediate_size_per_partition), expert_name(layer)
+        ids = self.plan.slots_of(self.seat.rank) or own_experts(layer)
+        if self.plan.slots and getattr(get_current_vllm_config().load_config, "enable_ep_weight_filter", False):
+            raise ConfigError(
+                f"{layer.layer_name}: enable_ep_weight_filter skips the experts that stand elsewhere without an "
+                "expert_placement; expected it off. Drop --enable-ep-weight-filter or expert_placement."
+            )
         name, stored = layer.layer_name, self.stored
         if isinstance(stored, OwnLayer):
             layer.mega_moe_experts = OwnStream(
@@ -234,7 +244,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             self._check_shared = self.surroundings.take_shared(plan, weights.put)
             shared = weights.operands()
         handle = open_handle(name, plan, self.seat)
-        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
+        layer.mega_moe = LayerState(
+            name, plan, self.seat, operands, handle, shared, repeats=self.surroundings.router_repeats()
+        )
         layer.mega_moe_buffer = handle.buffer
         layer.mega_moe_report = REPORT.watch(layer.mega_moe, self.surroundings.audience())
         logger.info(

@@ -24,6 +24,7 @@ from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.folder import survey_problems
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.screen import render
 from vllm_megamoe.plan.verdict import rejection_of
@@ -88,7 +89,8 @@ def before_platform(vllm_config: Any) -> None:
         logger.info("megamoe: %s", note)
     speculation = read_speculation(vllm_config.speculative_config)
     wrong += read_headers_of(vllm_config, facts, speculation)
-    plan = make_plan(engine, facts.layers, options, wrong)
+    layers, misplaced = placed(facts.layers, options.expert_placement, engine.ep_size)
+    plan = make_plan(engine, layers, options, [*wrong, *misplaced])
     own_drafts = speculation is not None and speculation.draft is not None
     config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
     if lane is not None:

@@ -82,3 +82,9 @@ class ExpertLoad:
             received = expert_token_nums.sum()
             torch.maximum(self.largest, received, out=self.largest)
             self.dropped += (received - self.limit).clamp_(min=0)
+
+    def clear(self) -> None:
+        """Forget rows, which are of slots; steps and calls go on."""
+        for counter in (self.counts, self.dropped, self.largest):
+            if counter is not None:
+                counter.zero_()

@@ -169,7 +169,6 @@ class _Model:
 
     def __init__(self, layers: list[LayerState]) -> None:
         self._names = [layer.name for layer in layers]
-        self._facts = [_facts(layer) for layer in layers]
         self._rank, self._size = layers[0].seat.rank, layers[0].seat.size
         group = layers[0].seat.group
         self._store = _get_process_group_store(group) if isinstance(group, ProcessGroup) else None
@@ -196,7 +195,7 @@ class _Model:
         by_rank = self._gather(self._left, last=last) if due or fresh else None
         if by_rank is None:
             return None
-        whole = merged(self._facts, by_rank)
+        whole = merged([_facts(layer) for layer in layers], by_rank)
         self._told_steps, self._told_at = steps, monotonic()
         if not due:
             return whole, None
@@ -252,7 +251,7 @@ def _facts(layer: LayerState) -> dict[str, Any]:
         "name": layer.name,
         "index": layer.plan.facts.index,
         "draft": layer.plan.facts.draft,
-        "experts": tuple(range(layer.plan.buffer.num_experts)),
+        "experts": layer.plan.slots or tuple(range(layer.plan.buffer.num_experts)),
         "topk": layer.plan.facts.topk,
         "bound": capacity.max_recv_token_num or capacity.receive_bound,
     }

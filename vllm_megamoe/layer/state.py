@@ -10,7 +10,7 @@ types. Rows per expert are counted on the device and read elsewhere, between ste
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -23,6 +23,7 @@ from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.expert_load import ExpertLoad
+from vllm_megamoe.layer.routing import Routes, distinct
 from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer, mega_moe
@@ -56,7 +57,9 @@ class LayerState:
         plan, seat, operands: all that a call needs.
         handle: the layer's claim on the operator's buffer.
         shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
+        routes: from logical experts to the physical slots of a placement; None where each stands in its own.
         load: rows of each local expert, on the device; those that the engine serves, without profile run and warm-up.
+        repeats: whether the router may name an expert twice for a token.
         captured_at: when a graph was last captured with this layer in it, by the monotonic clock; long ago for never.
     """
 
@@ -66,14 +69,31 @@ class LayerState:
     operands: LayerOperands
     handle: Handle
     shared: LayerOperands | None = None
+    repeats: bool = False
     load: ExpertLoad = field(init=False)
     captured_at: float = -math.inf
+    routes: Routes | None = field(init=False)
     _constant: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
+        self.routes = self.routes_of(self.plan.slots) if self.plan.slots else None
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
         self._constant = {"sym_buffer": self.buffer, **constant_arguments(self.plan, self.operands, self.shared)}
+
+    def routes_of(self, slots: Sequence[int]) -> Routes:
+        """Those of a placement, for this rank's rows."""
+        plan = self.plan
+        device = inner(self.operands.l1[0]).device
+        return Routes(slots, plan.facts.num_experts, plan.capacity.rows, self.seat.rank, device)
+
+    def check_free(self, why: str) -> None:
+        """Raise OperatorError where a graph has been captured, which would not see what changes."""
+        if self.captured_at != -math.inf:
+            raise OperatorError(
+                f"{self.name}: a captured graph runs this layer and {why}; expected a placement with the same numbers "
+                "of copies. Start the server with the new one."
+            )
 
     @property
     def buffer(self) -> SymmBuffer:
@@ -144,6 +164,10 @@ class LayerState:
         topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread; else no copy
         if plan.fold_scaling != 1.0:
             topk_weights = topk_weights * plan.fold_scaling
+        if self.repeats:
+            topk_ids, topk_weights = distinct(topk_ids, topk_weights, plan.facts.num_experts)
+        if self.routes is not None:
+            topk_ids = self.routes(topk_ids)
         if plan.padding.hidden != x.shape[1]:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)

@@ -18,6 +18,7 @@ from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.model import Speculation
 from vllm_megamoe.plan.options import KEY, Options
+from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 from vllm_megamoe.plan.read_config.architectures import in_vllm
 from vllm_megamoe.profiles.profile import REVISIONS, Profile, find_profile
@@ -117,9 +118,13 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
     setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
     if not model.layers:
         return _without_experts(model, setting, line, unread), None, model
-    verdict = draft_plan(setting.engine, model.layers, setting.options)
+    layers, misplaced = placed(model.layers, setting.options.expert_placement, setting.engine.ep_size)
+    verdict = draft_plan(setting.engine, layers, setting.options)
     plan, violations = plan_of(verdict), violations_of(verdict)
-    wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
+    wrong = [
+        ViolationReport(where="options", got=text, expected="", remedy="")
+        for text in (*setting.wrong_options, *misplaced)
+    ]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     line, steps = _command(model, setting, plan, request.draft)
     if setting.line is not None:  # as the server that it starts looks at them
