@@ -10,6 +10,7 @@ at once, so that the config stage can reject a bad one before a weight is read.
     VLLM_MEGAMOE_LOAD_FILE        file that the expert load is written to
     VLLM_MEGAMOE_KERNELS          whether the twin multiplies few rows with kernels that it makes for this processor
     VLLM_MEGAMOE_CACHE            folder of what is kept between processes: the twin's kernels
+    VLLM_MEGAMOE_UNTESTED         `on`: serve with releases of vLLM and vllm-ascend that nobody has tried
     VLLM_MEGAMOE_SIMULATED_NPU    product that a simulated torch_npu stands for (contract tests)
     VLLM_MEGAMOE_SHARED           folder of shared test data (this package's own tests)
     HCCL_BUFFSIZE                 HCCL's own: MB of one half of every communicator's window on A2 and A3
@@ -145,6 +146,7 @@ TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at mo
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
 LOAD_FILE = Variable("VLLM_MEGAMOE_LOAD_FILE", "a file in a folder that exists", "load.json", _file)
 KERNELS = Variable("VLLM_MEGAMOE_KERNELS", "on or off", "off", _on_or_off)
+UNTESTED = Variable("VLLM_MEGAMOE_UNTESTED", "on or off", "on", _on_or_off)
 CACHE = Variable("VLLM_MEGAMOE_CACHE", "a folder", "~/.cache/vllm-megamoe", _anything)
 SIMULATED_NPU = Variable("VLLM_MEGAMOE_SIMULATED_NPU", f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product)
 SHARED = Variable("VLLM_MEGAMOE_SHARED", "a folder", "../shared", _anything)
@@ -159,6 +161,7 @@ VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float]] = {
         LOAD_LOG_STEPS,
         LOAD_FILE,
         KERNELS,
+        UNTESTED,
         CACHE,
         SIMULATED_NPU,
         SHARED,

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bench.loading import CASES, Sizes, write
+from bench.page import put_section
 
 HIDDEN, WIDTH, EXPERTS = 2048, 1024, 32
 TITLE = "## Loading"
@@ -66,8 +67,7 @@ def main() -> None:
         text = table(given.folder or Path(place), given.gib)
     print(text)
     if given.write is not None:
-        before = given.write.read_text().split(f"\n{TITLE}")[0].rstrip()
-        given.write.write_text(f"{before}\n\n{TITLE}\n\n{text}\n")
+        put_section(given.write, TITLE, text)
 
 
 if __name__ == "__main__":

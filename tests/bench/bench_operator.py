@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 from bench.layers import HIDDEN, NUM_EXPERTS, TOPK, WIDTH, Layer, expert_bytes, operator_layers, vllm_layer
+from bench.page import put_first
 
 from vllm_megamoe.environment import KERNELS
 from vllm_megamoe.ops.settings import Settings
@@ -163,7 +164,7 @@ def main() -> None:
     page = report(arguments.rows, arguments.repeats)
     print(page)
     if arguments.write:
-        arguments.write.write_text(page)
+        put_first(arguments.write, page)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from bench.bench_operator import REPEATS, ROWS, introduction, medians, rounds
 from bench.layers import expert_bytes
+from bench.page import put_first, put_section
 
 
 def test_the_page_says_what_is_run(repository: Path) -> None:
@@ -28,3 +29,13 @@ def test_large_steps_take_fewer_rounds() -> None:
 def test_the_bound_counts_a_weight_once_at_its_own_width() -> None:
     names = ("vLLM CPU MoE, BF16", "mega_moe twin, a16w16", "mega_moe twin, a8w8-fp", "mega_moe twin, a8w4-int")
     assert [expert_bytes(name) / (2048 * 1024 * 3) for name in names] == [2, 2, 1, 0.5]
+
+
+def test_a_section_is_replaced_in_its_place_and_added_at_the_end(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    put_first(page, "# Top\n\nfirst")
+    put_section(page, "## A", "one\n")
+    put_section(page, "## B", "two")
+    put_section(page, "## A", "three\n\n### Part\n\nfour")
+    put_first(page, "# Top\n\nsecond")
+    assert page.read_text() == "# Top\n\nsecond\n\n## A\n\nthree\n\n### Part\n\nfour\n\n## B\n\ntwo\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint.surveyed import problems_of, survey_of
-from formats.generate.address import Shape
 from formats.generate.checkpoint import generate
 from formats.generate.malformed import FILE_FAULTS, Fault, plant
 from formats.generate.malformed_tensors import DESCRIPTION_FAULTS, TENSOR_FAULTS
@@ -19,6 +18,7 @@ from formats.test_malformed import HOSTS
 from safetensors.torch import save_file
 
 from vllm_megamoe.checkpoint.headers import read_headers
+from vllm_megamoe.testing.formats.address import Shape
 
 FAULTS: dict[str, Fault] = {**FILE_FAULTS, **TENSOR_FAULTS, **DESCRIPTION_FAULTS}
 IN_VALUES = (

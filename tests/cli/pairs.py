@@ -10,12 +10,13 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import torch
-from formats.generate import sections
-from formats.generate.address import Shape
 from formats.generate.families import QWEN3
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from vllm_megamoe.testing.formats import sections
+from vllm_megamoe.testing.formats.address import Shape
 
 F32 = NDArray[np.float32]
 SHAPE = Shape(128, 64, 4)

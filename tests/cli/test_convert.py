@@ -17,7 +17,8 @@ from cli.test_check import checked
 from formats.readings.store import Raw, Store
 from numpy.typing import NDArray
 
-from vllm_megamoe.cli.checkpoint import converting
+from vllm_megamoe.cli.checkpoint import convert_layer
+from vllm_megamoe.cli.checkpoint.journal import JOURNAL
 from vllm_megamoe.cli.checkpoint.schema import ConvertReport
 
 ROOT = Path(__file__).parents[2]
@@ -176,17 +177,17 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_an_ended_run_goes_on(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, arguments = tmp_path / "own", ("--use-case", "a8w8-int")
-    write, calls = converting.write_file, []
+    write, calls = convert_layer.write_file, []
 
-    def interrupted(place: Path, *rest: Any) -> str:
+    def interrupted(place: Path, *rest: Any) -> None:
         calls.append(place.name)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(place, *rest)
+        write(place, *rest)
 
-    monkeypatch.setattr(converting, "write_file", interrupted)
+    monkeypatch.setattr(convert_layer, "write_file", interrupted)
     assert run("convert", str(source), str(own), *arguments).exit_code == 130
-    assert set(files_of(own)) == {"megamoe-experts-00000.safetensors", converting.JOURNAL}
+    assert set(files_of(own)) == {"megamoe-experts-00000.safetensors", JOURNAL}
     assert run("show", str(own)).exit_code == 2
     layers = converted(source, own, *arguments)["layers"]
     assert [layer["resumed"] for layer in layers] == [True, False]
@@ -199,14 +200,14 @@ def test_an_ended_run_goes_on(tmp_path: Path, source: Path, monkeypatch: pytest.
 
 KILLED = """
 import os, sys
-from vllm_megamoe.cli.checkpoint import converting
-pieces = converting._pieces
+from vllm_megamoe.cli.checkpoint import convert_layer
+made = convert_layer.in_order
 def dies(*arguments):
-    for number, piece in enumerate(pieces(*arguments)):
+    for number, expert in enumerate(made(*arguments)):
         if number == 2:
             os._exit(9)
-        yield piece
-converting._pieces = dies
+        yield expert
+convert_layer.in_order = dies
 from vllm_megamoe.cli.app import main
 sys.argv = ["vllm-megamoe", "convert", *sys.argv[1:], "--use-case", "a8w4-fp"]
 main()
@@ -217,7 +218,7 @@ def test_a_killed_run_leaves_no_half_file_under_its_name(tmp_path: Path, source:
     own = tmp_path / "own"
     done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(own)], cwd=ROOT, check=False)
     assert done.returncode == 9
-    assert set(files_of(own)) == {".megamoe-experts-00000.safetensors.part", converting.JOURNAL}
+    assert set(files_of(own)) == {".megamoe-experts-00000.safetensors.part", JOURNAL}
     converted(source, own, "--use-case", "a8w4-fp")
     fresh = tmp_path / "fresh"
     converted(source, fresh, "--use-case", "a8w4-fp")
@@ -227,7 +228,7 @@ def test_a_killed_run_leaves_no_half_file_under_its_name(tmp_path: Path, source:
 def test_what_is_read_again_must_be_what_was_written(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vllm_megamoe.checkpoint.writing.digest_of", lambda file: "another")
+    monkeypatch.setattr("vllm_megamoe.checkpoint.writing.checksum_of", lambda file: -1)
     found = run("convert", str(source), str(tmp_path / "own"), "--use-case", "a8w8-int")
     assert found.exit_code == 2
     assert "not what was written" in found.output

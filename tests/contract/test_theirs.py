@@ -1,4 +1,4 @@
-"""vllm-ascend's own unit tests that name MegaMoE, with the simulator in place of their MagicMock for torch_npu.
+"""vllm-ascend's own unit tests that name MegaMoE, with our pytest plugin in place of their MagicMock for torch_npu.
 
 Their mock casts no format and accepts any call; the simulator does the one and rejects the other. A test of theirs that
 passes over the mock and fails over the simulator is explained here, or is a fault of the simulator.

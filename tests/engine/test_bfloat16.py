@@ -19,7 +19,7 @@ from engine.steps import Rows, damaged, own_teacher, teacher
 
 from vllm_megamoe.testing.engines import EngineRanks, Step
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 U = 2.0**-9
 # Roundings per MoE layer: the operator's four (both GEMMs, activation, combine; docs/numerics.md) and as many in
@@ -98,7 +98,6 @@ def test_a_tenth_less_moe_output_is_seen(checkpoint: str, baseline: dict[str, An
             check(checkpoint, baseline["top"], scaled)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "run",
     [
@@ -114,7 +113,6 @@ def test_other_runs(
         check(checkpoint, baseline["top"], top)
 
 
-@pytest.mark.full
 def test_data_parallel(
     checkpoint: str, baseline: dict[str, Any], prompts: Prompts, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

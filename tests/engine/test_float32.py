@@ -48,9 +48,8 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineRanks]:
     ranks.stop()
 
 
-@pytest.mark.parametrize(
-    "mode", [EAGER, pytest.param({}, marks=[pytest.mark.full, pytest.mark.compiled])], ids=["eager", "compiled"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("mode", [EAGER, pytest.param({}, marks=pytest.mark.compiled)], ids=["eager", "compiled"])
 def test_data_parallel_with_uneven_load(
     mode: dict[str, Any], replicas: EngineRanks, checkpoint: str, prompts: Prompts, baseline: list[Any]
 ) -> None:

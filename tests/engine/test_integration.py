@@ -8,7 +8,7 @@ import pytest
 from vllm_megamoe.testing.engines import engine_environment
 from vllm_megamoe.testing.process import OwnProcess
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 CASE = Path(__file__).with_name("integration_case.py")
 

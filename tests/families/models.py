@@ -1,61 +1,20 @@
-"""Tiny models with the real class and config structure of each family.
+"""The tiny models of the families, and what their tests ask of each."""
 
-Sizes are never square and differ wherever the real ones may: hidden 1024, expert width 384, eight experts. Keys are
-those of the family's own config class; what a family scales, shares or gates is as in its published config, made small.
-"""
+from dataclasses import dataclass, fields
 
-from dataclasses import dataclass
-from typing import Any
+from vllm_megamoe.testing.tiny_models import TINY_MODELS, VOCABULARY, TinyModel
 
-VOCABULARY = 260
-HIDDEN = 1024
-WIDTH = 384
-
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,
-    "bos_token_id": None,
-    "eos_token_id": 256,
-    "pad_token_id": 259,
-}
-
-LATENT_ATTENTION: dict[str, Any] = {
-    # vLLM's attention kernel for CPUs takes these sizes of the cache row only, which are DeepSeek's own.
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 256,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "num_key_value_heads": 8,
-}
+__all__ = ["FAMILIES", "VOCABULARY", "Family"]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+@dataclass(frozen=True)
+class Family(TinyModel):
     """One family of models.
 
     Attributes:
-        title: its name in documents.
-        model_type: as config.json says it.
-        architecture: the class that vLLM builds.
-        settings: what its config has besides COMMON.
-        shared: whether shared experts are added to the routed ones.
-        gated: whether a sigmoid gate per token multiplies the shared expert.
-        scaled: whether the routed sum is multiplied by a factor other than 1.
         every_run: whether `make test` serves it; the others wait for `make test-full`.
     """
 
-    title: str
-    model_type: str
-    architecture: str
-    settings: dict[str, Any]
-    shared: bool = False
-    gated: bool = False
-    scaled: bool = False
     every_run: bool = True
 
     @property
@@ -80,184 +39,9 @@ class Family:
         return [] if layout == "compiled" else kinds
 
 
+_LATER = ("ernie4_5_moe", "olmoe", "glm4_moe_lite", "exaone_moe")
+
 FAMILIES: dict[str, Family] = {
-    "qwen3_moe": Family(
-        "Qwen3-MoE",
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        {
-            "num_hidden_layers": 2,
-            "head_dim": 128,
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": WIDTH,
-            "norm_topk_prob": True,
-        },
-    ),
-    "qwen2_moe": Family(
-        "Qwen2-MoE",
-        "qwen2_moe",
-        "Qwen2MoeForCausalLM",
-        {
-            "num_hidden_layers": 2,
-            "num_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": WIDTH,
-            "shared_expert_intermediate_size": 640,
-            "norm_topk_prob": False,
-            "decoder_sparse_step": 1,
-        },
-        shared=True,
-        gated=True,
-    ),
-    "deepseek_v2": Family(
-        "DeepSeek-V2",
-        "deepseek_v2",
-        "DeepseekV2ForCausalLM",
-        {
-            **LATENT_ATTENTION,
-            "num_hidden_layers": 3,
-            "first_k_dense_replace": 1,
-            "intermediate_size": 512,
-            "n_routed_experts": 8,
-            "n_shared_experts": 2,
-            "num_experts_per_tok": 3,
-            "n_group": 4,
-            "topk_group": 2,
-            "topk_method": "group_limited_greedy",
-            "routed_scaling_factor": 4.0,
-            "norm_topk_prob": False,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        scaled=True,
-    ),
-    "deepseek_v3": Family(
-        "DeepSeek-V3",
-        "deepseek_v3",
-        "DeepseekV3ForCausalLM",
-        {
-            **LATENT_ATTENTION,
-            "num_hidden_layers": 3,
-            "first_k_dense_replace": 1,
-            "intermediate_size": 512,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "n_group": 2,
-            "topk_group": 1,
-            "topk_method": "noaux_tc",
-            "scoring_func": "sigmoid",
-            "routed_scaling_factor": 2.5,
-            "norm_topk_prob": True,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        scaled=True,
-    ),
-    "glm4_moe": Family(
-        "GLM-4.5",
-        "glm4_moe",
-        "Glm4MoeForCausalLM",
-        {
-            "num_hidden_layers": 3,
-            "first_k_dense_replace": 1,
-            "intermediate_size": 512,
-            "head_dim": 128,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 3,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 2.5,
-            "norm_topk_prob": True,
-            "use_qk_norm": True,
-            "attention_bias": True,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        scaled=True,
-    ),
-    "mixtral": Family(
-        "Mixtral",
-        "mixtral",
-        "MixtralForCausalLM",
-        {"num_hidden_layers": 2, "intermediate_size": WIDTH, "num_local_experts": 8, "num_experts_per_tok": 2},
-    ),
-    "ernie4_5_moe": Family(
-        "ERNIE-4.5",
-        "ernie4_5_moe",
-        "Ernie4_5_MoeForCausalLM",
-        {
-            "num_hidden_layers": 3,
-            "intermediate_size": 512,
-            "moe_num_experts": 8,
-            "moe_k": 2,
-            "moe_num_shared_experts": 2,
-            "moe_layer_start_index": 1,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        every_run=False,
-    ),
-    "olmoe": Family(
-        "OLMoE",
-        "olmoe",
-        "OlmoeForCausalLM",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 8,
-            "intermediate_size": WIDTH,
-            "num_experts": 8,
-            "num_experts_per_tok": 3,
-            "norm_topk_prob": False,
-        },
-        every_run=False,
-    ),
-    "glm4_moe_lite": Family(
-        "GLM-4.7-Flash",
-        "glm4_moe_lite",
-        "Glm4MoeLiteForCausalLM",
-        {
-            **LATENT_ATTENTION,
-            "num_hidden_layers": 3,
-            "first_k_dense_replace": 1,
-            "mlp_layer_types": ["dense", "sparse", "sparse"],
-            "intermediate_size": 512,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 3,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 1.8,
-            "norm_topk_prob": True,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        scaled=True,
-        every_run=False,
-    ),
-    "exaone_moe": Family(
-        "EXAONE-MoE without limits",
-        "exaone_moe",
-        "ExaoneMoeForCausalLM",
-        {
-            "num_hidden_layers": 3,
-            "mlp_layer_types": ["dense", "sparse", "sparse"],
-            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-            "intermediate_size": 512,
-            "head_dim": 128,
-            "num_experts": 8,
-            "num_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 2.5,
-            "norm_topk_prob": True,
-            "moe_intermediate_size": WIDTH,
-        },
-        shared=True,
-        scaled=True,
-        every_run=False,
-    ),
+    name: Family(**{field.name: getattr(model, field.name) for field in fields(model)}, every_run=name not in _LATER)
+    for name, model in TINY_MODELS.items()
 }

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families.checkpoints import make_checkpoint
 from families.layouts import LAYOUTS
 from families.models import FAMILIES, VOCABULARY
 from families.steps import observe
 from torch import Tensor
 
+from vllm_megamoe.testing.checkpoints import write_checkpoint
 from vllm_megamoe.testing.engines import EngineRanks, serve
 
 # vLLM's rotary kernel for CPUs misreads the strided rows of latent attention, so that a row's values depend on its
@@ -50,7 +50,8 @@ class Checkpoints:
     def of(self, family: str) -> Path:
         place = self.folder / family
         if family not in self.transformers:
-            self.transformers[family] = make_checkpoint(FAMILIES[family], place, self.prompts)
+            checkpoint = write_checkpoint(family, "bf16", place)
+            self.transformers[family] = torch.cat(checkpoint.logprobs(self.prompts))
         return place
 
 

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from formats import controls
-from formats.generate.address import BF16, E2M1, E4M3, INT4, INT8, Shape, digits_needed, stir, unstir
 from formats.generate.checkpoint import Checkpoint, generate
 from formats.generate.recipes import RECIPES
-from formats.generate.scheme import Written
 from formats.readings.experts import Layer, Projection
 from formats.readings.layer import read_layer
 from formats.readings.store import Store
 from numpy.typing import NDArray
+
+from vllm_megamoe.testing.formats.address import BF16, E2M1, E4M3, INT4, INT8, Shape, digits_needed, stir, unstir
+from vllm_megamoe.testing.formats.scheme import Written
 
 UNREAD = {"ms-w4a4-dualscale"}
 """Of which no reading exists, because its meaning is not settled; loaders refuse it."""

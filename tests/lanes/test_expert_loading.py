@@ -15,6 +15,8 @@ EXPERTS, HIDDEN, WIDTH = 4, 8, 6
 class Stream:
     """Keeps what it is given; expert 3 belongs to another rank."""
 
+    one_expert_each = False
+
     def __init__(self) -> None:
         self.taken: dict[tuple[str, str, int], Tensor] = {}
 
@@ -54,6 +56,14 @@ def test_three_dimensions_are_consecutive_experts(layer: Any) -> None:
     param, tensor = parameter(layer), torch.rand(2, WIDTH, HIDDEN)
     param.weight_loader(param, tensor, "experts.w13_weight", shard_id="w1", expert_id=1)
     assert [layer.mega_moe_experts.taken["w1", "weight", e].equal(tensor[e - 1]) for e in (1, 2)] == [True, True]
+
+
+def test_three_dimensions_of_an_operand_are_one_experts(layer: Any) -> None:
+    """Scales of MX operands are [2I, H/64, 2], whatever the number of experts is."""
+    layer.mega_moe_experts.one_expert_each = True
+    param, tensor = parameter(layer, "operand_sf"), torch.rand(2, 4, 2)
+    param.weight_loader(param, tensor, "experts.w13_operand_sf", shard_id="w1", expert_id=1)
+    assert layer.mega_moe_experts.taken == {("w1", "operand_sf", 1): tensor}
 
 
 def test_dbrx_lays_all_experts_below_each_other(layer: Any) -> None:

@@ -60,9 +60,12 @@ class Recorder:
         self.experts = experts
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, **arguments: Any) -> tuple[Tensor, Tensor]:
-        self.calls.append(((x, ids, weights), arguments))
-        return torch.empty_like(x), torch.empty(self.experts, dtype=torch.int32, device=x.device)
+    def __call__(self, buffer: Any, **constant: Any) -> Any:
+        def operator(x: Tensor, ids: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            self.calls.append(((x, ids, weights), constant | {"sym_buffer": buffer, "x_active_mask": mask}))
+            return torch.empty_like(x), torch.empty(self.experts, dtype=torch.int32, device=x.device)
+
+        return operator
 
 
 def no_buffer(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +75,7 @@ def no_buffer(*args: Any, **kwargs: Any) -> Any:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder(4)
-    monkeypatch.setattr(state, "mega_moe", recorder)
+    monkeypatch.setattr(state, "bind", recorder)
     return recorder
 
 

@@ -26,10 +26,10 @@ class Counted(TorchDispatchMode):
 @pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int"])
 def test_two_additions_beside_the_operator(use_case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(use_case, Shape(tokens=(5,)))
-    layer = state_of(case, 0, plan_of(case), seat=ALONE)
     x, ids, weights = rows_of(case, 0)
     answer = torch.empty_like(x), torch.ones(case.num_experts, dtype=torch.int32)
-    monkeypatch.setattr(state, "mega_moe", lambda *rows, **constant: answer)
+    monkeypatch.setattr(state, "bind", lambda *bound, **constant: lambda *rows: answer)
+    layer = state_of(case, 0, plan_of(case), seat=ALONE)
     with Counted() as seen:
         y = layer.run(x, ids, weights)
     assert y is answer[0]

@@ -110,7 +110,7 @@ def test_drawn_loads_are_placed_whole_and_never_worse_than_in_order() -> None:
 
 
 def test_wrong_numbers_of_redundant_experts_are_answered_with_right_ones() -> None:
-    with pytest.raises(ConfigError, match="8 experts and 3 redundant ones on 2 ranks; .* Take 0 or 2 redundant ones"):
+    with pytest.raises(ConfigError, match=r"8 experts and 3 redundant ones on 2 ranks; .* Take 0 or 2 redundant ones"):
         balanced([1] * 8, 2, 3)
     with pytest.raises(ConfigError, match="an expert once on a rank at most"):
         balanced([1] * 2, 2, 4)

@@ -35,6 +35,7 @@ def test_the_callers_vllm_settings_do_not_reach_an_engine(monkeypatch: pytest.Mo
     assert variables["OMP_NUM_THREADS"] == "1"
 
 
+@pytest.mark.full
 def test_processes_stay_for_the_next_case_and_a_failure_ends_them(ranks: EngineRanks) -> None:
     ((first, rank, port, process),) = ranks.run(about, [(3,)])
     assert (first, rank) == (3, None)
@@ -48,6 +49,7 @@ def test_processes_stay_for_the_next_case_and_a_failure_ends_them(ranks: EngineR
     assert not Path(f"/proc/{process}").exists()
 
 
+@pytest.mark.full
 def test_a_rank_that_dies_is_told_with_the_end_of_its_log(ranks: EngineRanks) -> None:
     with pytest.raises(RankError, match=r"(?s)rank 0 of 1 died during the case.*\| last words"):
         ranks.run(os.system, [("echo last words; kill -9 $PPID",)])

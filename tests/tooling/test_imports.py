@@ -182,6 +182,7 @@ def test_no_part_takes_a_name_of_the_standard_library(repository: Path) -> None:
         ("vllm_megamoe.errors", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.plugin", ("torch", "numpy", "vllm", "transformers", "pydantic", "rich", "typer")),
         ("vllm_megamoe.testing.engines", ("torch", "numpy", "vllm", "transformers", "pytest")),
+        ("vllm_megamoe.testing.plugin", ("torch", "numpy", "vllm", "transformers", "pydantic")),
         ("vllm_megamoe.demo.__main__", ("torch", "numpy", "vllm", "transformers")),
         ("vllm_megamoe.numerics", ("vllm", "transformers", "torch_npu")),
         ("vllm_megamoe.layout", ("vllm", "transformers", "torch_npu")),

@@ -1,7 +1,10 @@
 """The package builds as a wheel, and what is installed from it is whole and registers with vLLM."""
 
+import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -57,6 +60,7 @@ def test_metadata(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "Apache License" in archive.read(f"{folder}/licenses/LICENSE").decode()
     assert "[vllm.general_plugins]\nmegamoe = vllm_megamoe.plugin:register\n" in entry_points
+    assert "[pytest11]\nmegamoe = vllm_megamoe.testing.plugin\n" in entry_points
     assert "[console_scripts]\nvllm-megamoe = vllm_megamoe.cli.app:main\n" in entry_points
 
 
@@ -74,3 +78,59 @@ def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
     file, module = found.split()[-2:]
     assert file == str(tmp_path / "vllm_megamoe" / "__init__.py")
     assert module == "vllm_megamoe.lanes.quant_config"
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("sdist")
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(target)!r})"
+    found = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    (made,) = target.glob("*.tar.gz")
+    return made
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_is_used_from_a_fresh_environment(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Installed by its own pip; the packages beside it are those of this environment, its own one left out."""
+    archive: Path = request.getfixturevalue(kind)
+    if kind == "sdist":
+        assert any(name.endswith("vllm_megamoe/py.typed") for name in tarfile.open(archive).getnames())
+    run([sys.executable, "-m", "venv", str(tmp_path / "fresh")])
+    python = tmp_path / "fresh" / "bin" / "python"
+    (home,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
+    # Read behind the fresh folder, and without what its .pth files would add: the clone itself.
+    (home / "partners.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    run(
+        [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
+        + ["--no-build-isolation", "--force-reinstall", str(archive)],
+    )
+    clean = {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin", "HOME": str(tmp_path)}
+    where = run([str(python), "-P", "-c", "import vllm_megamoe; print(vllm_megamoe.__file__)"], **clean).strip()
+    assert where == str(home / "vllm_megamoe" / "__init__.py")
+    command = str(python.with_name("vllm-megamoe"))
+    assert "plan" in run([command, "--help"], **clean)
+    (tmp_path / "test_theirs.py").write_text(THEIRS)
+    found = subprocess.run(
+        [str(python), "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in found.stdout, found.stdout + found.stderr
+    model = (tmp_path / "where").read_text()
+    assert "holds" in run([command, "plan", model], **clean)
+
+
+THEIRS = """
+from pathlib import Path
+from vllm_megamoe.testing import assert_layer_matches
+
+def test_it(megamoe_checkpoint):
+    model = megamoe_checkpoint("qwen3_moe", "msmodelslim-w8a8")
+    assert_layer_matches(model, 0)
+    Path("where").write_text(str(model))
+"""

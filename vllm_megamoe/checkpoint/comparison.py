@@ -21,7 +21,7 @@ _WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedLayer:
     """What config.json asks of a layer.
 
     Attributes:
@@ -62,7 +62,7 @@ def _projections(hidden: int, width: int, gated: bool) -> dict[str, tuple[int, i
 class Comparison:
     """One layer's comparison."""
 
-    want: Wanted
+    layer: ExpectedLayer
     tensors: LayerTensors
     section: Mapping[str, Any] | None
     said_by: str
@@ -70,7 +70,7 @@ class Comparison:
     def problems(self) -> Iterator[Problem]:
         for entry in self.tensors.others:
             yield self._left_over(entry)
-        if self.want.form.name.startswith(OWN_PREFIX):
+        if self.layer.form.name.startswith(OWN_PREFIX):
             yield from self._own()
         elif self.tensors.style == "per expert":
             yield from self._per_expert()
@@ -78,10 +78,10 @@ class Comparison:
             yield from self._per_projection()
         else:
             yield from self._fused()
-        if isinstance(self.want.form, Mixed):
-            yield from self._mixed(self.want.form)
-        if self.want.shared is not None and self.tensors.shared.keys() == {GATE, UP, DOWN}:
-            hidden, width, form = self.want.shared  # with other projections its family has a naming of its own
+        if isinstance(self.layer.form, Mixed):
+            yield from self._mixed(self.layer.form)
+        if self.layer.shared is not None and self.tensors.shared.keys() == {GATE, UP, DOWN}:
+            hidden, width, form = self.layer.shared  # with other projections its family has a naming of its own
             yield from self._one(None, self.tensors.shared, _projections(hidden, width, True), form)
 
     def _mixed(self, form: Mixed) -> Iterator[Problem]:
@@ -102,15 +102,15 @@ class Comparison:
             return None  # a format that the plan refuses by name
 
     def _per_expert(self) -> Iterator[Problem]:
-        want, experts = self.want, self.tensors.experts
-        for number in range(want.experts):
+        layer, experts = self.layer, self.tensors.experts
+        for number in range(layer.experts):
             if number in experts:
-                yield from self._one(number, experts[number], want.projections, want.form)
+                yield from self._one(number, experts[number], layer.projections, layer.form)
             else:
-                every = tuple(f"{self.tensors.prefix_of(number, name)}.*" for name in want.projections)
-                got, expected = "is in no file", f"experts 0 to {want.experts - 1}"
+                every = tuple(f"{self.tensors.prefix_of(number, name)}.*" for name in layer.projections)
+                got, expected = "is in no file", f"experts 0 to {layer.experts - 1}"
                 yield Problem(CONFIG, every[0], got, expected, FITS_CONFIG, every[1:])
-        for number in sorted(set(experts) - set(range(want.experts))):
+        for number in sorted(set(experts) - set(range(layer.experts))):
             yield from map(self._left_over, (entry for parts in experts[number].values() for entry in parts.values()))
 
     def _one(
@@ -161,13 +161,13 @@ class Comparison:
         """This package's own format: its operands' dtypes and shapes, byte for byte."""
         own = OwnLayer.listed(self.section or {}, f"{self.tensors.block}.experts")
         expected = {PARTS[name]: tensor for name, tensor in own.tensors.items()}
-        for number in range(self.want.experts):
+        for number in range(self.layer.experts):
             found = self.tensors.experts.get(number, {})
             flat = {(name, part): entry for name, parts in found.items() for part, entry in parts.items()}
             for (projection, part), like in expected.items():
                 entry = flat.pop((projection, part), None)
                 word, name = _WORDS[like.dtype], f"{self.tensors.prefix_of(number, projection)}.{part}"
-                text = f"{word} {list(like.shape)} for {self.want.form}"
+                text = f"{word} {list(like.shape)} for {self.layer.form}"
                 if entry is None:
                     yield Problem(CONFIG, name, "is in no file", text, FITS_CONFIG)
                 elif (entry.dtype, entry.shape) != (word, tuple(like.shape)):
@@ -175,21 +175,21 @@ class Comparison:
             yield from map(self._left_over, flat.values())
 
     def _per_projection(self) -> Iterator[Problem]:
-        known = self._parts_of(self.want.form, self.tensors.stacked)
+        known = self._parts_of(self.layer.form, self.tensors.stacked)
         files = sorted({entry.file for parts in self.tensors.stacked.values() for entry in parts.values()})
-        for projection, size in self.want.projections.items():
+        for projection, size in self.layer.projections.items():
             if known is not None:
                 prefix, parts = self.tensors.prefix_of(None, projection), self.tensors.stacked.get(projection, {})
-                lead = (self.want.experts,)
-                yield from self._projection(prefix, parts, known, size, lead, self.want.form, files)
+                lead = (self.layer.experts,)
+                yield from self._projection(prefix, parts, known, size, lead, self.layer.form, files)
 
     def _fused(self) -> Iterator[Problem]:
         """Halves, transposed or interleaved: the numbers of rows tell, which of them it is the model's class does."""
-        want, fused = self.want, self.tensors.fused
+        layer, fused = self.layer, self.tensors.fused
         files = sorted({entry.file for entry in fused.values()})
-        width = 2 * want.intermediate if want.gated else want.intermediate
-        sizes = {"gate_up_proj": (width, want.hidden), "down_proj": (want.hidden, want.intermediate)}
-        blocks = want.form.name == "gpt-oss-mxfp4"
+        width = 2 * layer.intermediate if layer.gated else layer.intermediate
+        sizes = {"gate_up_proj": (width, layer.hidden), "down_proj": (layer.hidden, layer.intermediate)}
+        blocks = layer.form.name == "gpt-oss-mxfp4"
         for projection in sizes:
             names = [projection + part for part in (("_blocks", "_scales") if blocks else ("",))]
             if not blocks and f"{projection}.weight" in fused:
@@ -198,7 +198,7 @@ class Comparison:
                 if name not in fused:
                     got = f"is missing beside {' and '.join(files[:3])}"
                     yield Problem(
-                        _file(files), f"{self.tensors.block}.experts.{name}", got, f"it for {want.form}", COPY
+                        _file(files), f"{self.tensors.block}.experts.{name}", got, f"it for {layer.form}", COPY
                     )
         for name, entry in fused.items():
             split = FUSED_PARTS.match(name)
@@ -208,11 +208,11 @@ class Comparison:
             yield from self._fused_one(entry, split["part"], rows, columns)
 
     def _fused_one(self, entry: Entry, part: str, rows: int, columns: int) -> Iterator[Problem]:
-        experts, form = self.want.experts, self.want.form
+        experts, form = self.layer.experts, self.layer.form
         shapes: tuple[tuple[int, ...], ...] = ()
         words = ["BF16", "F16", "F32"]
         if part == "_bias":
-            if not self.want.has_bias:
+            if not self.layer.has_bias:
                 yield self._left_over(entry)
             shapes = ((experts, rows),)
         elif form.name == "gpt-oss-mxfp4":
@@ -233,7 +233,7 @@ class Comparison:
             yield Problem(entry.file, entry.name, f"has shape {list(entry.shape)}", expected, FITS_CONFIG)
 
     def _left_over(self, entry: Entry) -> Problem:
-        expected = f"the tensors of {self.want.experts} experts in {self.want.form} ({CONFIG}, {self.said_by})"
+        expected = f"the tensors of {self.layer.experts} experts in {self.layer.form} ({CONFIG}, {self.said_by})"
         remedy = f"{COPY[:-1]}, or correct its description."
         return Problem(entry.file, entry.name, "is left over", expected, remedy)
 

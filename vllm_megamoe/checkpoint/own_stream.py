@@ -20,6 +20,8 @@ class OwnStream(ExpertStream):
         finish: takes the slot of an expert and its tensors, field of ExpertOperands -> tensor.
     """
 
+    one_expert_each = True
+
     def __init__(
         self,
         layer: str,

@@ -262,17 +262,20 @@ def _stage(weight: Described) -> str:
 
 
 def own_reader(section: Described, source: Reader) -> Reader:
-    """This package's own format: `layers` names the experts that were converted; all others are as they were.
+    """This package's own format: `layers` and `shared` name what was converted; all else is as it was.
 
     Args:
         source: the reader of what was converted from.
     """
     converted = {
-        experts: format_named(OWN_PREFIX + entry.text("use_case")) for experts, entry in section.part("layers").parts()
+        name: format_named(OWN_PREFIX + entry.text("use_case"))
+        for part in ("layers", "shared")
+        for name, entry in section.part(part).parts()
     }
 
     def read(names: Names) -> ExpertsFormat:
-        blocks = (name.rpartition(".experts.")[0] + ".experts" for name in names)
-        return next((converted[block] for block in blocks if block in converted), None) or source(names)
+        experts = (name.rpartition(".experts.")[0] + ".experts" for name in names)
+        modules = (name.rpartition(".")[0] for name in names)
+        return next((converted[name] for name in (*experts, *modules) if name in converted), None) or source(names)
 
     return read

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vllm_megamoe.checkpoint.comparison import Wanted
+from vllm_megamoe.checkpoint.comparison import ExpectedLayer
 from vllm_megamoe.checkpoint.formats import OWN_PREFIX
 from vllm_megamoe.checkpoint.headers import Entry
 from vllm_megamoe.checkpoint.layers import DOWN, GATE, UP, LayerTensors, Parts
@@ -80,7 +80,7 @@ class StoredLayer:
 
     Attributes:
         files: of the folder.
-        want: what config.json asks for.
+        layer: what config.json asks for.
         tensors: which are theirs.
         section: quantization_config, which says how integers are packed.
         architecture: of the model.
@@ -88,7 +88,7 @@ class StoredLayer:
     """
 
     files: Files
-    want: Wanted
+    layer: ExpectedLayer
     tensors: LayerTensors
     section: Mapping[str, Any] | None
     architecture: str = ""
@@ -103,12 +103,12 @@ class StoredLayer:
         if self.own is not None:
             return self.own.experts_of(*self._operands(number, self.own))
         gate, up, down = self.matrices(number).values()
-        return join_expert(gate, up, down, f"{self.want.name}.{number}")
+        return join_expert(gate, up, down, f"{self.layer.name}.{number}")
 
     @property
     def own(self) -> OwnLayer | None:
         """The layer's entry where it is in this package's own format."""
-        if not self.want.form.name.startswith(OWN_PREFIX):
+        if not self.layer.form.name.startswith(OWN_PREFIX):
             return None
         return OwnLayer.listed(self.section or {}, f"{self.tensors.block}.experts")
 
@@ -116,7 +116,7 @@ class StoredLayer:
         projections = self.tensors.experts.get(number, {})
         entries = {field: projections.get(projection, {}).get(part) for field, (projection, part) in PARTS.items()}
         found = {field: self.files.tensor(entry) for field, entry in entries.items() if entry is not None}
-        return found, self.want.hidden, self.want.intermediate, f"{self.tensors.block}.experts.{number}"
+        return found, self.layer.hidden, self.layer.intermediate, f"{self.tensors.block}.experts.{number}"
 
     def matrices(self, number: int) -> dict[str, Matrix]:
         """gate_proj, up_proj, down_proj of one routed expert.
@@ -129,7 +129,7 @@ class StoredLayer:
         if self.tensors.style == "fused":
             return self._fused(number)
         found: dict[str, Matrix] = {}
-        for projection, (rows, columns) in self.want.projections.items():
+        for projection, (rows, columns) in self.layer.projections.items():
             if self.tensors.style == "per projection":
                 entries, where = self.tensors.stacked.get(projection, {}), self.tensors.prefix_of(None, projection)
                 parts = {name: self.files.row(entry, number) for name, entry in entries.items()}
@@ -137,7 +137,7 @@ class StoredLayer:
                 entries = self.tensors.experts.get(number, {}).get(projection, {})
                 parts = {name: self.files.tensor(entry) for name, entry in entries.items()}
                 where = self.tensors.prefix_of(number, projection)
-            found[projection] = self._read(self.want.form.name, parts, (rows, columns), where, entries)
+            found[projection] = self._read(self.layer.form.name, parts, (rows, columns), where, entries)
         return found
 
     def shared_matrices(self) -> dict[str, Matrix]:
@@ -146,15 +146,24 @@ class StoredLayer:
         Raises:
             CheckpointError: as `expert`.
         """
-        if self.want.shared is None or not self.tensors.shared:
+        if self.layer.shared is None or not self.tensors.shared:
             return {}
-        hidden, width, form = self.want.shared
+        hidden, width, form = self.layer.shared
         found: dict[str, Matrix] = {}
         for projection, size in {GATE: (width, hidden), UP: (width, hidden), DOWN: (hidden, width)}.items():
             entries = self.tensors.shared.get(projection, {})
             parts = {name: self.files.tensor(entry) for name, entry in entries.items()}
             found[projection] = self._read(form.name, parts, size, self.tensors.prefix_of(None, projection), entries)
         return found
+
+    def shared_expert(self) -> Experts:
+        """The shared MLP as one expert of its width; only where `shared_matrices` has three.
+
+        Raises:
+            CheckpointError: as `expert`.
+        """
+        gate, up, down = self.shared_matrices().values()
+        return join_expert(gate, up, down, self.tensors.shared_module)
 
     def _read(
         self, form: str, parts: Mapping[str, Tensor], size: tuple[int, int], where: str, entries: Parts
@@ -169,18 +178,18 @@ class StoredLayer:
         name = "gate_up_proj" if "gate_up_proj" in self.tensors.fused else "gate_up_proj.weight"
         if name not in self.tensors.fused or name.replace("gate_up", "down") not in self.tensors.fused:
             raise CheckpointError(
-                f"{self.want.name}: {self.want.form} experts in {', '.join(sorted(self.tensors.fused))}; expected "
+                f"{self.layer.name}: {self.layer.form} experts in {', '.join(sorted(self.tensors.fused))}; expected "
                 "gate_up_proj and down_proj in BF16. Use another checkpoint of this model."
             )
-        gate_up = self._rows(self.tensors.fused[name], number, 2 * self.want.intermediate, self.want.hidden)
+        gate_up = self._rows(self.tensors.fused[name], number, 2 * self.layer.intermediate, self.layer.hidden)
         down_entry = self.tensors.fused[name.replace("gate_up", "down")]
-        down = self._rows(down_entry, number, self.want.hidden, self.want.intermediate)
+        down = self._rows(down_entry, number, self.layer.hidden, self.layer.intermediate)
         halves = (gate_up[0::2], gate_up[1::2]) if self.interleaved else gate_up.chunk(2)
         each = {GATE: halves[0], UP: halves[1], DOWN: down}
         where, entries = f"{self.tensors.block}.experts", self.tensors.fused
-        sizes = self.want.projections
+        sizes = self.layer.projections
         return {
-            projection: self._read(self.want.form.name, {"weight": w.contiguous()}, sizes[projection], where, entries)
+            projection: self._read(self.layer.form.name, {"weight": w.contiguous()}, sizes[projection], where, entries)
             for projection, w in each.items()
         }
 

@@ -45,7 +45,10 @@ class ExpertStream:
     Attributes:
         copies: whether a tensor that must wait is copied, because its memory belongs to somebody who writes into it
             again. A checkpoint's own files need no copy: their pages are the kernel's.
+        one_expert_each: whether every tensor is one expert's, whatever its shape is; else a 3-D one is of several.
     """
+
+    one_expert_each = False
 
     def __init__(
         self,
@@ -129,6 +132,8 @@ class ExpertStream:
                 came of it is dropped.
             MegaMoeError: an expert was not what the format says, and has not come anew; what was said then.
         """
+        if not (self._first or self._held or self._broken):
+            return
         if self._held and self._expected is None and all(self._required <= held.keys() for held in self._held.values()):
             # A part that one expert has, all have: without its zero points an expert would be read as another one.
             self._expected = frozenset(key for held in self._held.values() for key in held)

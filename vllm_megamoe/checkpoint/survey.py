@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_megamoe.checkpoint.comparison import CONFIG, FITS_CONFIG, Comparison, Wanted
+from vllm_megamoe.checkpoint.comparison import CONFIG, FITS_CONFIG, Comparison, ExpectedLayer
 from vllm_megamoe.checkpoint.formats import OWN_PREFIX
 from vllm_megamoe.checkpoint.headers import Headers
 from vllm_megamoe.checkpoint.layers import Layers, LayerTensors
@@ -21,7 +21,7 @@ class Survey:
 
     Attributes:
         headers: every tensor of the folder.
-        layers: name of a wanted layer -> its tensors.
+        layers: name of an expected layer -> its tensors.
         problems: all of them, one for many tensors of which the same is to be said.
         notes: sentences about what was not looked at.
     """
@@ -34,7 +34,7 @@ class Survey:
 
 def survey(
     headers: Headers,
-    wanted: Sequence[Wanted],
+    expected: Sequence[ExpectedLayer],
     section: Mapping[str, Any] | None = None,
     description: tuple[str, Mapping[str, Any]] = ("", {}),
 ) -> Survey:
@@ -42,7 +42,7 @@ def survey(
 
     Args:
         headers: of the folder.
-        wanted: the layers that will be loaded.
+        expected: the layers that will be loaded.
         section: its quantization_config.
         description: msModelSlim's file, its name and its content; empty without one.
     """
@@ -50,30 +50,30 @@ def survey(
     layers = Layers(headers.entries.values())
     any_style = any(layer.style for root in layers.by_root.values() for layer in root.values())
     problems: list[Problem] = []
-    for want in wanted:
-        tensors = layers.find(want.name, want.ids)
-        if tensors is None and not want.required:
-            found.notes.append(f"{want.name}: no file holds this draft layer.")
+    for layer in expected:
+        tensors = layers.find(layer.name, layer.ids)
+        if tensors is None and not layer.required:
+            found.notes.append(f"{layer.name}: no file holds this draft layer.")
         elif tensors is None and any_style:
-            got, expected = "has no tensor in any file", f"{want.experts} experts"
-            problems.append(Problem(CONFIG, want.name, got, expected, FITS_CONFIG))
+            got = "has no tensor in any file"
+            problems.append(Problem(CONFIG, layer.name, got, f"{layer.experts} experts", FITS_CONFIG))
         elif tensors is None or not tensors.style:
-            found.notes.append(f"{want.name}: its experts' names are not known here, so they were not looked at.")
+            found.notes.append(f"{layer.name}: its experts' names are not known here, so they were not looked at.")
         else:
-            found.layers[want.name] = tensors
-            problems += Comparison(want, tensors, section, description[0] or CONFIG).problems()
+            found.layers[layer.name] = tensors
+            problems += Comparison(layer, tensors, section, description[0] or CONFIG).problems()
     told = {name for problem in problems for name in (problem.tensor, *problem.alike)}
     absent = _described_but_absent(
-        headers, description, [found.layers[want.name] for want in wanted if _as_described(want, found)]
+        headers, description, [found.layers[layer.name] for layer in expected if _as_described(layer, found)]
     )
     problems += [problem for problem in absent if problem.tensor not in told]
     found.problems += _together(problems)
     return found
 
 
-def _as_described(want: Wanted, found: Survey) -> bool:
+def _as_described(layer: ExpectedLayer, found: Survey) -> bool:
     """Not of a layer that this package has converted since."""
-    return want.name in found.layers and not want.form.name.startswith(OWN_PREFIX)
+    return layer.name in found.layers and not layer.form.name.startswith(OWN_PREFIX)
 
 
 def _described_but_absent(

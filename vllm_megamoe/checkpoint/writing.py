@@ -1,13 +1,14 @@
 """A safetensors file written tensor by tensor: never half a file under its name, and read again before it gets it."""
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,16 +42,13 @@ def data_of(tensor: Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def write_file(place: Path, declared: Sequence[Declared], data: Iterable[Any]) -> str:
+def write_file(place: Path, declared: Sequence[Declared], data: Iterable[Any]) -> None:
     """Write a file, read it again, and only then give it its name.
 
     Args:
         place: of the file; one that is there is replaced.
         declared: its tensors, in order.
         data: bytes-like pieces that are the data of all of them, one after the other.
-
-    Returns:
-        The digest of the whole file.
 
     Raises:
         CheckpointError: it cannot be written, the data is of another length than declared, or what was read again is
@@ -63,7 +61,7 @@ def write_file(place: Path, declared: Sequence[Declared], data: Iterable[Any]) -
         end += one.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGN)
-    return write_atomically(place, _whole(text, data), 8 + len(text) + end)
+    write_atomically(place, _whole(text, data), 8 + len(text) + end)
 
 
 def _whole(header: bytes, data: Iterable[Any]) -> Iterator[Any]:
@@ -72,25 +70,25 @@ def _whole(header: bytes, data: Iterable[Any]) -> Iterator[Any]:
     yield from data
 
 
-def write_atomically(place: Path, pieces: Iterable[Any], size: int | None = None) -> str:
-    """Write a file under another name, flush it to the disk, read it again, rename it; the digest of its bytes.
+def write_atomically(place: Path, pieces: Iterable[Any], size: int | None = None) -> None:
+    """Write a file under another name, flush it to the disk, read it again, rename it.
 
     Raises:
         CheckpointError: as `write_file`.
     """
-    part, digest = place.with_name(f".{place.name}.part"), hashlib.blake2b()
+    part, checksum = place.with_name(f".{place.name}.part"), 0
     try:
         with part.open("wb") as stream:
             for piece in pieces:
                 stream.write(piece)
-                digest.update(piece)
+                checksum = zlib.crc32(piece, checksum)
             stream.flush()
             os.fsync(stream.fileno())
         if size is not None and part.stat().st_size != size:
             raise CheckpointError(
                 f"{place.name}: {part.stat().st_size} bytes were written; expected {size}. Try again."
             )
-        if digest_of(part) != digest.hexdigest():
+        if checksum_of(part) != checksum:
             raise CheckpointError(
                 f"{place.name}: what was read again is not what was written; expected the same bytes. Check the disk."
             )
@@ -99,28 +97,34 @@ def write_atomically(place: Path, pieces: Iterable[Any], size: int | None = None
         raise CheckpointError(f"{place}: cannot be written ({error.strerror}); expected room and rights.") from error
     finally:
         part.unlink(missing_ok=True)
-    return digest.hexdigest()
 
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The items; while one is used, the next is made in another thread, which two cores are for."""
-    end = object()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, items, end)
-        while (item := waiting.result()) is not end:
-            waiting = pool.submit(next, items, end)
-            yield cast(Item, item)
+def in_order(make: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[Made]:
+    """make(item) of each item, in order; at most `workers` are made or wait at a time, each in a thread of its own."""
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting: deque[Future[Made]] = deque()
+        try:
+            for item in items:
+                if len(waiting) == workers:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(make, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
-def digest_of(file: Path) -> str:
-    """Of a file's bytes."""
-    digest = hashlib.blake2b()
+def checksum_of(file: Path) -> int:
+    """CRC-32 of a file's bytes."""
+    found = 0
     for piece in pieces_of(file):
-        digest.update(piece)
-    return digest.hexdigest()
+        found = zlib.crc32(piece, found)
+    return found
 
 
 def pieces_of(file: Path, begin: int = 0, end: int | None = None) -> Iterator[bytes]:

@@ -18,8 +18,20 @@ UseCase = Annotated[
 ]
 MxScale = Annotated[str, typer.Option(help="floor as the operator's own, or ceil, which never saturates (MX).")]
 
+Shared = Annotated[bool, typer.Option("--shared", help="Convert shared experts too, for a product that fuses them.")]
+SharedUseCase = Annotated[
+    str | None, typer.Option(help="What they become where not --use-case; implies --shared.", show_default=False)
+]
+_RANKS = "Files for each rank of an expert-parallel group of this size, so that a rank reads its own."
+Ep = Annotated[int | None, typer.Option(min=1, help=_RANKS, show_default=False)]
+Tp = Annotated[int | None, typer.Option(min=1, help="The same without data parallelism.", show_default=False)]
+
 EPILOG = """\
-Example: vllm-megamoe convert ./Qwen3-30B-A3B ./Qwen3-30B-A3B-a8w8 --use-case a8w8-int --profile a3@9.1
+Examples:
+
+vllm-megamoe convert ./Qwen3-30B-A3B ./Qwen3-30B-A3B-a8w8 --use-case a8w8-int --profile a3@9.1 --ep 16
+
+vllm-megamoe convert ./GLM-5 ./GLM-5-fp4 --use-case a8w4-fp --shared-use-case a8w8-fp --profile 950@9.2
 
 --layers converts some layers; the others stay as they are. With --profile, experts are padded for that product.
 
@@ -36,27 +48,40 @@ def convert(
     profile: Profile = None,
     layers: Layers = None,
     mx_scale: MxScale = "floor",
+    shared: Shared = False,
+    shared_use_case: SharedUseCase = None,
+    ep: Ep = None,
+    tp: Tp = None,
     json: Json = False,
 ) -> None:
     """Convert a checkpoint's experts into the package's own format, which is loaded without a conversion.
 
-    Keeps tokenizer, config and all other tensors byte for byte; reads one expert at a time; prints each layer's loss.
+    Keeps tokenizer, config and all other tensors byte for byte; one expert at a time for each core; prints each loss.
     """
     given = megamoe_options({"use_case": use_case, "requant": "allow", "profile": profile})
     if use_case == "auto":
         raise typer.BadParameter("auto; expected the use case by name, which is consent.", param_hint="--use-case")
     if mx_scale not in ("floor", "ceil"):
         raise typer.BadParameter(f"{mx_scale!r}; expected floor or ceil.", param_hint="--mx-scale")
+    if ep and tp and ep % tp:
+        raise typer.BadParameter(f"{ep} with --tp {tp}; expected a multiple of it (TP x DP).", param_hint="--ep")
+    if shared_use_case == "auto":
+        raise typer.BadParameter("auto; expected the use case by name.", param_hint="--shared-use-case")
+    megamoe_options({"use_case": shared_use_case})
     from vllm_megamoe.cli.checkpoint.check_text import print_converted
+    from vllm_megamoe.cli.checkpoint.convert_layer import Choices
     from vllm_megamoe.cli.checkpoint.converting import convert as run
     from vllm_megamoe.cli.checkpoint.opened import open_checkpoint
     from vllm_megamoe.cli.checkpoint.show_text import print_problems
     from vllm_megamoe.cli.show.rows import make_console
     from vllm_megamoe.plan.options import KEY, Options
+    from vllm_megamoe.profiles.use_cases import UseCase as Case
 
+    chosen = shared_use_case or (use_case if shared else None)
     opened = open_checkpoint(source, layers)
     if opened.survey.problems:
         print_problems(make_console(), [str(problem) for problem in opened.survey.problems])
         raise typer.Exit(cli.REJECTED)
-    report = run(opened, target, Options.parse({KEY: given}), "ceil" if mx_scale == "ceil" else "floor")
+    choices = Choices("ceil" if mx_scale == "ceil" else "floor", Case(chosen) if chosen else None, ep or tp or 1)
+    report = run(opened, target, Options.parse({KEY: given}), choices)
     print_whole(report.model_dump_json(indent=2)) if json else print_converted(report)

@@ -16,7 +16,7 @@ from vllm_megamoe.demo.comparison import Recorded, record
 from vllm_megamoe.testing.server import Server
 
 _PACKAGE = Path(__file__).parents[1]
-_CHECKPOINT_SOURCES = ("demo/checkpoint.py",)
+_CHECKPOINT_SOURCES = ("demo/checkpoint.py", "testing/tokenizer.py")
 _BASELINE_SOURCES = ("demo/baseline.py", "demo/comparison.py", "testing/server.py")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vllm_megamoe.environment import UNTESTED
 from vllm_megamoe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -156,22 +157,51 @@ PAIRINGS = (
 )
 """The pairings that work, in the order in which a refusal lists them."""
 
+TORCH = ("2.10", "2.13")
+"""Releases of torch, major and minor, with which the suite ran; between them nothing is known to be in the way."""
+
 
 def find_lane(platform: str, version: str, release: str = "") -> Lane:
     """The lane of a platform, a version of vLLM, and a release of the platform's own distribution.
 
+    Another release than the tried ones gets the platform's lane where VLLM_MEGAMOE_UNTESTED=on forces it; another
+    platform never does, because there the operator would get rows that nobody has split for it.
+
     Raises:
         ConfigError: none is written for it.
     """
-    plugin = plugin_of(platform)
     for pairing in PAIRINGS:
         if pairing.suits(platform, version, release):
             return pairing.load()
-    beside = f" with {plugin} {release or 'of no known release'}" if plugin else ""
+    same = [pairing for pairing in PAIRINGS if pairing.platform == platform]
+    if same and UNTESTED.read() == "on":
+        return same[-1].load()
+    force = f" {UNTESTED.name}=on serves with it all the same, untested." if same else ""
     raise ConfigError(
-        f"platform: vLLM {version}{beside} on {platform}; expected {working()}. Install it, or drop --quantization "
-        "megamoe: elsewhere the operator would get rows that nobody has split for it."
+        f"platform: {_told(platform, version, release)}; expected {working()}. Install it, or drop --quantization "
+        f"megamoe: elsewhere the operator would get rows that nobody has split for it.{force}"
     )
+
+
+def _told(platform: str, version: str, release: str) -> str:
+    plugin = plugin_of(platform)
+    beside = f" with {plugin} {release or 'of no known release'}" if plugin else ""
+    return f"vLLM {version}{beside} on {platform}"
+
+
+def untested(platform: str, version: str, release: str, torch_version: str) -> list[str]:
+    """A line about each release beside this package that nobody has tried; empty where all are known."""
+    found = []
+    if not any(pairing.suits(platform, version, release) for pairing in PAIRINGS):
+        found.append(
+            f"UNTESTED: {_told(platform, version, release)}, forced by {UNTESTED.name}=on; this package is tested with "
+            f"{working()}. Wrong text is possible: compare with an engine that has no --quantization megamoe."
+        )
+    numbers = tuple(map(int, torch_version.split("+")[0].split(".")[:2]))
+    least, most = (tuple(map(int, each.split("."))) for each in TORCH)
+    if not least <= numbers <= most:
+        found.append(f"UNTESTED: torch {torch_version}; this package is tested with torch {TORCH[0]} to {TORCH[1]}.")
+    return found
 
 
 def plugin_of(platform: str) -> str:
@@ -195,6 +225,16 @@ def running_lane() -> Lane:
 
     platform: str = current_platform.device_type
     return find_lane(platform, vllm.__version__, _release(plugin_of(platform)))
+
+
+def untested_here() -> list[str]:
+    """`untested` of what is installed here."""
+    import torch
+    import vllm
+    from vllm.platforms import current_platform
+
+    platform: str = current_platform.device_type
+    return untested(platform, vllm.__version__, _release(plugin_of(platform)), torch.__version__)
 
 
 def _release(plugin: str) -> str:

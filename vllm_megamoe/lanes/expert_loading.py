@@ -116,7 +116,7 @@ def take(
             shard, expert_id = found, 0
             rows = loaded_weight.view(layer.global_num_experts, -1, layer.hidden_size)
             tensors = list(rows.transpose(1, 2) if found == "w2" else rows)
-    elif loaded_weight.dim() == 3:
+    elif loaded_weight.dim() == 3 and not stream.one_expert_each:
         tensors = list(loaded_weight)
     if shard is None or expert_id is None:
         raise ConfigError(

@@ -283,5 +283,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         shared_experts_input: Tensor | None,
     ) -> Tensor:
         """The whole layer; shared experts that are not fused stay with vLLM's runner, which adds them."""
-        y: Tensor = state.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+        if torch.compiler.is_compiling():
+            hidden: Tensor = state.moe_layer(x, topk_ids, topk_weights, layer.layer_name)
+            return hidden
+        self.check_loaded(layer)
+        y: Tensor = layer.mega_moe.run(x, topk_ids, topk_weights)
         return y

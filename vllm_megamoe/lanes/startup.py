@@ -17,7 +17,7 @@ from vllm.platforms import current_platform
 
 from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.lanes import Lane, last_words, running_lane, working
+from vllm_megamoe.lanes import Lane, last_words, running_lane, untested_here, working
 from vllm_megamoe.lanes.carried import Carried
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
@@ -79,6 +79,8 @@ def before_platform(vllm_config: Any) -> None:
     wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
     if lane is not None:
+        for warning in untested_here():
+            logger.warning("megamoe: %s", warning)
         options, contradictions = lane.settle(vllm_config, options)
         wrong = list(dict.fromkeys([*wrong, *contradictions]))
     engine = _engine_or_refusal(vllm_config, options, wrong, own_rows=lane is not None and lane.OWN_ROWS)

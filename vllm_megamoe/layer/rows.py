@@ -10,6 +10,7 @@ at least one row. So what decides the number is the largest rank's rows, which e
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -75,7 +76,8 @@ class Piece:
     rows: int
 
 
-def cut_step(own: int, largest: int, capacity: Capacity) -> list[Piece]:
+@lru_cache(maxsize=4096)
+def cut_step(own: int, largest: int, capacity: Capacity) -> tuple[Piece, ...]:
     """Cut `own` rows of this rank evenly into the calls of a step whose largest rank brings `largest`.
 
     The number of calls and, unless `capacity.pad` is `own`, the rows of each depend on `largest` alone, which is the
@@ -86,7 +88,28 @@ def cut_step(own: int, largest: int, capacity: Capacity) -> list[Piece]:
     bounds = [own * n // calls for n in range(calls + 1)]
     # A piece holds at most ceil(own / calls) rows, and that is at most `most`, because own is at most largest.
     common = {"own": 1, "dp_max": most, "num_max": capacity.chunk}[capacity.pad]
-    return [Piece(start, stop, max(stop - start, common)) for start, stop in pairwise(bounds)]
+    return tuple(Piece(start, stop, max(stop - start, common)) for start, stop in pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which rows of a step are real, in the forms that calls need: made once a step, for all of its layers.
+
+    Attributes:
+        active: int8 [T], 1 for real rows.
+        padding: bool [T, 1], true for rows that the platform has filled up with.
+    """
+
+    active: Tensor
+    padding: Tensor
+
+    @classmethod
+    def of(cls, real: Tensor) -> "Mask":
+        """Of bool [T]."""
+        return cls(real.to(torch.int8), ~real[:, None])
+
+    def __getitem__(self, rows: slice) -> "Mask":
+        return Mask(self.active[rows], self.padding[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +123,29 @@ class CallRows:
 
 
 def pad_rows(
-    x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, *, masked: bool, active: Tensor | None = None
+    x: Tensor, topk_ids: Tensor, topk_weights: Tensor, rows: int, *, masked: bool, active: Mask | None = None
 ) -> CallRows:
     """Add zero rows behind the n given ones until there are `rows`; nothing is copied when there are already.
 
     Args:
         x, topk_ids, topk_weights: [n, H], [n, K], [n, K].
         rows: n or more.
-        masked: say it with a mask (A2/A3, x_active_mask). The operator overwrites the ids of masked rows in place, so
-            it gets a copy (B20); their ids are distinct and in range until then, which the documents demand of every
-            row (B21). Without a mask (950 has none) ids of -1 say it: they match no expert (B18).
-        active: bool [n], false for given rows that are padding themselves; None where all are real.
+        masked: say it with a mask (A2/A3, x_active_mask). The operator overwrites the ids of masked rows in place: of
+            added rows in a copy (B20), of rows that `active` takes out in the router's own, which nobody reads again.
+            Ids of added rows are distinct and in range until then, which the documents demand of every row (B21).
+            Without a mask (950 has none) ids of -1 say it: they match no expert (B18).
+        active: of the given rows; None where all are real.
     """
     n = x.shape[0]
-    if n == rows and active is None:
-        return CallRows(x, topk_ids, topk_weights)
     if active is not None and not masked:
-        topk_ids = topk_ids.masked_fill(~active[:, None], -1)
+        topk_ids = topk_ids.masked_fill(active.padding, -1)
+    if n == rows:
+        return CallRows(x, topk_ids, topk_weights, active.active if active is not None and masked else None)
     below = (0, 0, 0, rows - n)
-    if n < rows:
-        x, topk_weights = pad(x, below), pad(topk_weights, below)
+    x, topk_weights = pad(x, below), pad(topk_weights, below)
     if not masked:
         return CallRows(x, pad(topk_ids, below, value=-1), topk_weights)
     topk = topk_ids.shape[1]
     filler = torch.arange(topk, dtype=topk_ids.dtype, device=topk_ids.device).expand(rows - n, topk)
-    real = torch.ones(n, dtype=torch.int8, device=x.device) if active is None else active.to(torch.int8)
+    real = torch.ones(n, dtype=torch.int8, device=x.device) if active is None else active.active
     return CallRows(x, torch.cat([topk_ids, filler]), topk_weights, pad(real, (0, rows - n)))

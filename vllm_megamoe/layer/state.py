@@ -1,12 +1,13 @@
 """What one MoE layer keeps between calls, and the step that it runs: x [T, H] -> y [T, H].
 
-    the method's apply  ->  moe_layer           ->  LayerState.run   ->  _step          ->  _call  ->  mega_moe
+    the method's apply  ->  moe_layer           ->  LayerState.run   ->  _step          ->  _call  ->  operator
                             hides rows and          its share of         the calls of       fills up
                             ranks from torch's      replicated rows,     a step, joined     a call's
                             compiler                gathered again                          rows
 
 All that does not depend on a step's rows is put together once, at load: activation and limits, operands and their
-types. Rows per expert are counted on the device and read elsewhere, between steps (`layer.load_report`).
+types, bound to the operator (`ops.bound`). Rows per expert are counted on the device and read elsewhere, between steps
+(`layer.load_report`).
 """
 
 import math
@@ -24,9 +25,11 @@ from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.expert_load import ExpertLoad
 from vllm_megamoe.layer.routing import Routes, distinct
-from vllm_megamoe.layer.rows import Piece, Seat, cut_step, gather_shares, pad_rows, share_of
+from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.ops import SymmBuffer, mega_moe
+from vllm_megamoe.ops import SymmBuffer
+from vllm_megamoe.ops.bound import bind
+from vllm_megamoe.ops.buffer import BoundCall
 from vllm_megamoe.ops.rejection import is_capturing
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
@@ -73,13 +76,13 @@ class LayerState:
     load: ExpertLoad = field(init=False)
     captured_at: float = -math.inf
     routes: Routes | None = field(init=False)
-    _constant: dict[str, Any] = field(init=False, repr=False)
+    _operator: BoundCall = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
         self.routes = self.routes_of(self.plan.slots) if self.plan.slots else None
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
-        self._constant = {"sym_buffer": self.buffer, **constant_arguments(self.plan, self.operands, self.shared)}
+        self._operator = bind(self.buffer, **constant_arguments(self.plan, self.operands, self.shared))
 
     def routes_of(self, slots: Sequence[int]) -> Routes:
         """Those of a placement, for this rank's rows."""
@@ -115,15 +118,14 @@ class LayerState:
         """Operator calls since the start, as `steps`."""
         return int(self.load.calls)
 
-    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Tensor | None = None) -> Tensor:
+    def run(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, active: Mask | None = None) -> Tensor:
         """One layer, one step: x [T, H] -> y [T, H], complete on this rank. A rank without rows must run it too.
 
         Args:
             x: rows of this rank, or the same rows on every rank when the plan says `replicated`.
             topk_ids: int32 [T, K], global expert ids.
             topk_weights: float32 [T, K].
-            active: bool [T], false for rows that the platform has filled up with; no expert sees them and their results
-                are zero. None where all rows are real.
+            active: which rows are real; no expert sees the others and their results are zero. None where all are.
 
         Raises:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
@@ -134,9 +136,11 @@ class LayerState:
             self.captured_at, counted = monotonic(), True
         if self.plan.tokens == "own":
             if kind == "idle":
-                active = torch.zeros(rows, dtype=torch.bool, device=x.device)
+                active = Mask.of(torch.zeros(rows, dtype=torch.bool, device=x.device))
             y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), counted, active)
-            return y if active is None else y.masked_fill(~active[:, None], 0)
+            return y if active is None else y.masked_fill_(active.padding, 0)
+        if self.seat.size == 1:
+            return self._step(x, topk_ids, topk_weights, rows, counted)
         start, stop, share = share_of(rows, self.seat)
         y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share, counted)
         return gather_shares(y, rows, share, self.seat)
@@ -148,7 +152,7 @@ class LayerState:
         topk_weights: Tensor,
         largest: int,
         counted: bool,
-        active: Tensor | None = None,
+        active: Mask | None = None,
     ) -> Tensor:
         plan, rows = self.plan, x.shape[0]
         if largest > plan.capacity.rows:
@@ -161,7 +165,8 @@ class LayerState:
                 f"{self.name}: this rank brings {rows} rows, but vLLM told all ranks that none brings more than "
                 f"{largest}; expected the numbers that vLLM exchanged for the step. Report this model."
             )
-        topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread; else no copy
+        if topk_weights.dtype != torch.float32:
+            topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread
         if plan.fold_scaling != 1.0:
             topk_weights = topk_weights * plan.fold_scaling
         if self.repeats:
@@ -178,7 +183,7 @@ class LayerState:
         return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
     def _call(
-        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, counted: bool, active: Tensor | None
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, counted: bool, active: Mask | None
     ) -> Tensor:
         if piece.stop - piece.start != x.shape[0]:
             own = slice(piece.start, piece.stop)
@@ -186,13 +191,7 @@ class LayerState:
             active = None if active is None else active[own]
         masked = self.plan.capacity.pad == "dp_max"
         given = pad_rows(x, topk_ids, topk_weights, piece.rows, masked=masked, active=active)
-        y, expert_token_nums = mega_moe(
-            given.x,
-            given.topk_ids,
-            given.topk_weights,
-            x_active_mask=given.mask,
-            **self._constant,
-        )
+        y, expert_token_nums = self._operator(given.x, given.topk_ids, given.topk_weights, given.mask)
         if counted:
             self.load.add(expert_token_nums)
         return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]

@@ -6,6 +6,7 @@ attribute changes the next call, as on the device. What a backend keeps for a bu
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -21,12 +22,18 @@ from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.rules import broken_by_buffer
 
+BoundCall = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""x, topk_ids, topk_weights, x_active_mask -> y, expert_token_nums."""
+
 
 class Held(Protocol):
     """What a backend keeps for one buffer, and what it does with it."""
 
     def call(self, arguments: CallArguments) -> tuple[Tensor, Tensor]:
         """Run `mega_moe` on this buffer, with its attributes as they are now."""
+
+    def bind(self, fixed: CallArguments) -> BoundCall:
+        """The same for many calls that differ in their rows alone (`ops.bound`); rows and mask of `fixed` are empty."""
 
     def destroy(self) -> None:
         """Give back what the buffer holds."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.checkpoint.comparison import Wanted
+from vllm_megamoe.checkpoint.comparison import ExpectedLayer
 from vllm_megamoe.checkpoint.headers import has_weights, read_headers
 from vllm_megamoe.checkpoint.recognise import MSMODELSLIM_FILES, SideFiles, section_of
 from vllm_megamoe.checkpoint.survey import Survey, survey
@@ -21,8 +21,8 @@ def survey_problems(
     """
     if not has_weights(folder):
         return []
-    wanted = [wanted_of(layer, num_layers) for layer in layers]
-    return [str(problem) for problem in _survey(folder, config, side_files, wanted).problems]
+    expected = [expected_layer(layer, num_layers) for layer in layers]
+    return [str(problem) for problem in _survey(folder, config, side_files, expected).problems]
 
 
 def survey_folder(
@@ -40,21 +40,23 @@ def survey_folder(
     Raises:
         CheckpointError: the folder cannot be read.
     """
-    wanted = [replace(wanted_of(layer, num_layers), required=not layer.draft) for layer in layers]
-    return _survey(folder, config, side_files, wanted)
+    expected = [replace(expected_layer(layer, num_layers), required=not layer.draft) for layer in layers]
+    return _survey(folder, config, side_files, expected)
 
 
-def _survey(folder: Path, config: Mapping[str, Any], side_files: SideFiles, wanted: Sequence[Wanted]) -> Survey:
+def _survey(
+    folder: Path, config: Mapping[str, Any], side_files: SideFiles, expected: Sequence[ExpectedLayer]
+) -> Survey:
     described = next(((name, side_files[name]) for name in MSMODELSLIM_FILES if side_files.get(name)), ("", {}))
-    return survey(read_headers(folder), wanted, section_of(config), described)
+    return survey(read_headers(folder), expected, section_of(config), described)
 
 
-def wanted_of(layer: MoeFacts, num_layers: int) -> Wanted:
+def expected_layer(layer: MoeFacts, num_layers: int) -> ExpectedLayer:
     """What the files must hold for a layer."""
     number = layer.index
     ids = [(False, number), *([(True, number - num_layers)] if layer.draft and number >= num_layers else [])]
     shared = layer.shared
-    return Wanted(
+    return ExpectedLayer(
         name=layer.name,
         ids=tuple(ids),
         experts=layer.num_experts,

@@ -184,6 +184,36 @@ def engine(arguments: dict[str, Any]) -> Iterator[Any]:
         cleanup_dist_env_and_memory()
 
 
+def tiny_engine(model: str, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Arguments of vllm.LLM for `all_logprobs` of a small model in float32.
+
+    vLLM's rotary kernel for CPUs misreads the strided rows of latent attention, so that a row's values depend on its
+    neighbours; its own PyTorch form of the same operation agrees with transformers.
+    """
+    longest = max(map(len, prompts)) + 2
+    return {
+        "model": model,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "max_model_len": longest,
+        "max_num_batched_tokens": max(longest, 64),
+        "max_logprobs": -1,
+        "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
+    }
+
+
+def all_logprobs(llm: Any, prompts: list[list[int]]) -> list[Any]:
+    """Step: float32 [tokens - 1, vocabulary] for each prompt, after each of its tokens but the last."""
+    import torch
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=-1, detokenize=False)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+    rows = [output.prompt_logprobs[1:] for output in outputs]
+    return [torch.tensor([[row[token].logprob for token in range(len(row))] for row in each]) for each in rows]
+
+
 def model_of(llm: Any) -> Any:
     """Return this rank's model, a torch.nn.Module."""
     return llm.llm_engine.model_executor.driver_worker.worker.get_model()

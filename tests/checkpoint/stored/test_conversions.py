@@ -19,7 +19,7 @@ from formats.readings.numbers import F64
 from formats.readings.store import Store
 
 from vllm_megamoe.checkpoint.formats import FORMATS
-from vllm_megamoe.checkpoint.stored.matrix import Matrix, check_kept, join_expert
+from vllm_megamoe.checkpoint.stored.matrix import IntMatrix, Matrix, MxMatrix, RealMatrix, check_kept, join_expert
 from vllm_megamoe.checkpoint.stored.part import read_projection
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.errors import CheckpointError
@@ -133,3 +133,29 @@ def test_a_broken_promise_names_its_tensor(name: str, said: str, tmp_path: Path)
     with pytest.raises(CheckpointError, match=said) as error:
         check_kept(matrices[2], use_case, torch.bfloat16, where)
     assert str(error.value).startswith(where)
+
+
+@pytest.mark.parametrize("free", range(3))
+def test_one_projection_of_free_numbers_makes_the_expert_free(free: int) -> None:
+    """msModelSlim's W4A8 in groups gives INT8 where every product is one, and free numbers elsewhere, by projection."""
+    codes = torch.arange(-8, 8, dtype=torch.int8).repeat(32, 2)
+    whole = IntMatrix(codes, torch.tensor([0.5, 1.0, 2.0, 4.0]).repeat(8), 8)
+    loose = RealMatrix(codes.float() * 0.3)
+    matrices: list[Matrix] = [loose if place == free else whole for place in range(3)]
+    experts = join_expert(*matrices, "expert")
+    assert isinstance(experts, DenseExperts)
+    expected = [codes.numpy() * (np.float32(0.3) if place == free else SCALES) for place in range(3)]
+    for values, projection in zip(numbers(experts), expected, strict=True):
+        assert np.array_equal(values, projection.astype(np.float64))
+    assert kept(matrices, "a8w8-int") is False
+    assert np.isfinite(converted(matrices, "a8w8-int")[0]).all()
+
+
+SCALES = np.tile(np.array([[0.5], [1.0], [2.0], [4.0]], np.float32), (8, 1))
+
+
+def test_two_kinds_of_codes_are_no_expert() -> None:
+    whole = IntMatrix(torch.ones(4, 32, dtype=torch.int8), torch.ones(4), 8)
+    other = MxMatrix(torch.zeros(4, 32, dtype=torch.uint8), torch.full((4, 1), 127, dtype=torch.uint8), "e4m3")
+    with pytest.raises(CheckpointError, match=r"in different ways \(gate int8, up mx e4m3, down int8\)"):
+        join_expert(whole, other, whole, "expert")

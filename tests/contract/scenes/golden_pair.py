@@ -28,7 +28,8 @@ def run(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _run_one(boundary: Boundary, case: Case, rank: Rank, path: str) -> dict[str, Any]:
+def build_path(case: Case, rank: Rank, path: str) -> tuple[Any, Any]:
+    """An engine's config and a loaded layer, on vllm-ascend's own MegaMoE path (`theirs`) or on ours."""
     ours = path == "ours"
     flag = "megamoe" if ours else None if case.weights == "BF16" else "ascend"
     config = engine.make_config(
@@ -41,10 +42,15 @@ def _run_one(boundary: Boundary, case: Case, rank: Rank, path: str) -> dict[str,
         engine.renew_state(config)
     else:
         engine.start_worker(config, rank.number, rank.meeting_point)
-    start = len(boundary.events)
     block = engine.build_block(config)
     engine.load(block, _whole(case))
     engine.finish_loading(config, block)
+    return config, block
+
+
+def _run_one(boundary: Boundary, case: Case, rank: Rank, path: str) -> dict[str, Any]:
+    start = len(boundary.events)
+    config, block = build_path(case, rank, path)
     rows = engine.forward(config, block, rows_for("golden", TOKENS, HIDDEN))
     return {"rows": rows, "events": boundary.since(start)}
 

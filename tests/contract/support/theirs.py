@@ -1,7 +1,7 @@
-"""Runs vllm-ascend's own unit tests that name MegaMoE, with their MagicMock for torch_npu or with the simulator.
+"""Runs vllm-ascend's own unit tests that name MegaMoE, with their MagicMock for torch_npu or with our pytest plugin.
 
-Their conftest asks `npu-smi` whether there is an NPU, and where there is one it leaves torch_npu as it is: a stand-in
-of that tool, which says yes, is all that the exchange takes. Their files are run as they were unpacked.
+Their conftest asks `npu-smi` whether there is an NPU, and where there is one it leaves torch_npu as it is. The plugin's
+`--megamoe-simulator` makes the session a host with one, ahead of that conftest. Their files are run as unpacked.
 """
 
 import ast
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from contract.support.launch import HERE, environment
+from contract.support.launch import HERE, ROOT, environment
+from plugged import plugin_arguments
 
 NAMED = re.compile(r"mega_?moe", re.IGNORECASE)
 PRODUCT = "a2@9.2"
@@ -81,7 +82,7 @@ def run_theirs(sources: Path, tests: list[str], *, simulated: bool) -> Theirs:
     with tempfile.TemporaryDirectory(prefix="contract-theirs-") as name:
         report, probe = Path(name) / "report.xml", Path(name) / "probe.json"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--tb=short"]
-        command += ["-p", "theirs_probe"]
+        command += ["-p", "theirs_probe", *(["--megamoe-simulator", PRODUCT, *plugin_arguments()] if simulated else [])]
         done = subprocess.run(
             [*command, *tests],
             cwd=sources,
@@ -97,12 +98,11 @@ def run_theirs(sources: Path, tests: list[str], *, simulated: bool) -> Theirs:
 
 
 def _environment(*, simulated: bool) -> dict[str, str]:
-    whole = environment(PRODUCT)
+    whole, base = environment(PRODUCT), str(HERE / "stand_ins" / "base")
     if simulated:
-        tools = HERE / "stand_ins" / "bin"
-        return whole | {"PATH": f"{tools}{os.pathsep}{whole.get('PATH', '')}", "CONTRACT_SIMULATED": "1"}
-    # The package of the operator stays out too: theirs is a MagicMock there.
-    return whole | {"PYTHONPATH": str(HERE / "stand_ins" / "base")}
+        # No package of ours for torch_npu or the operator is on the path: the plugin brings both.
+        return whole | {"PYTHONPATH": os.pathsep.join([base, str(ROOT)]), "CONTRACT_SIMULATED": "1"}
+    return whole | {"PYTHONPATH": base}
 
 
 def _outcomes(root: ElementTree.Element) -> Iterator[tuple[str, Outcome]]:

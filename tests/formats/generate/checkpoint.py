@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from formats.generate.address import Fill, Shape, Spot, planes_needed
 from formats.generate.families import Family
 from formats.generate.fused import Triple, with_biases
 from formats.generate.recipe import Recipe
-from formats.generate.scheme import Scheme
 from safetensors.torch import save_file
 from torch import Tensor
+
+from vllm_megamoe.testing.formats.address import Fill, Shape, Spot, planes_needed
+from vllm_megamoe.testing.formats.scheme import Scheme
 
 LayerName = int | str
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from formats.generate.address import Shape
+
+from vllm_megamoe.testing.formats.address import Shape
 
 VOCABULARY, HEADS, KV_HEADS, HEAD = 512, 4, 2, 32
 

@@ -6,8 +6,9 @@ Layouts: facts/checkpoints.md 3.1, 3.6, 3.9.
 from collections.abc import Callable, Sequence
 
 import torch
-from formats.generate.scheme import Written
 from torch import Tensor
+
+from vllm_megamoe.testing.formats.scheme import Written
 
 Triple = tuple[Written, Written, Written]
 LayerWriter = Callable[[Sequence[Triple]], dict[str, Tensor]]

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from formats.generate.address import Shape
 from formats.generate.families import QWEN3, Family
 from formats.generate.fused import LayerWriter
-from formats.generate.scheme import Scheme
 from formats.kinds import KINDS, Kind
 from torch import Tensor
+
+from vllm_megamoe.testing.formats.address import Shape
+from vllm_megamoe.testing.formats.scheme import Scheme
 
 
 @dataclass(frozen=True)

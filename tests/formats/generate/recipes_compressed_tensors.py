@@ -1,8 +1,10 @@
 """compressed-tensors checkpoints."""
 
-from formats.generate import families, floats, integers, sections
-from formats.generate.address import TILED
+from formats.generate import families
 from formats.generate.recipe import Recipe
+
+from vllm_megamoe.testing.formats import floats, integers, sections
+from vllm_megamoe.testing.formats.address import TILED
 
 COMPRESSED_TENSORS = (
     Recipe("ct-w8a8", "compressed-tensors-w8a8", integers.CT_W8A8, "hf", sections.CT_W8A8),

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from formats.generate import families, floats, integers
+from formats.generate import families
 from formats.generate.recipe import Recipe
-from formats.generate.scheme import Scheme
 from torch import Tensor
+
+from vllm_megamoe.testing.formats import floats, integers
+from vllm_megamoe.testing.formats.scheme import Scheme
 
 _MS = "msmodelslim"
 

@@ -1,8 +1,9 @@
 """Quark, ModelOpt, GPTQ, AWQ and AutoRound checkpoints."""
 
-from formats.generate import floats, gptq_awq, integers, sections
-from formats.generate.address import TILED
 from formats.generate.recipe import Recipe
+
+from vllm_megamoe.testing.formats import floats, gptq_awq, integers, sections
+from vllm_megamoe.testing.formats.address import TILED
 
 OTHERS = (
     Recipe("quark-mxfp4", "quark-mxfp4", floats.QUARK_MXFP4, "hf", sections.QUARK_MXFP4),

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from formats.generate import families, floats, fused, sections
-from formats.generate.address import TILED
+from formats.generate import families, fused
 from formats.generate.recipe import Recipe
+
+from vllm_megamoe.testing.formats import floats, sections
+from vllm_megamoe.testing.formats.address import TILED
 
 _BIAS = "experts carry biases, and the operator adds none"
 

@@ -105,8 +105,9 @@ def cut_expert(experts: Experts) -> tuple[Matrix, Matrix, Matrix]:
 def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
     """The three projections of an expert -> canonical experts of one, gate rows first.
 
-    A matrix of another kind than its neighbours is no expert that the operator can hold, so it is rejected. INT4 beside
-    INT8 (zero points moved the codes of one projection alone) is INT8. Real values become dense float32.
+    INT4 beside INT8 (zero points moved the codes of one projection alone) is INT8. Where one projection's numbers are
+    free ones, which its scales decide, the expert is dense float32, rounded with consent like any other. All else of
+    two kinds is no expert that the operator can hold, so it is rejected.
 
     Args:
         where: the expert's name, for the message.
@@ -115,7 +116,7 @@ def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
         CheckpointError: the projections are stored in different ways.
     """
     kinds = {_kind(gate), _kind(up), _kind(down)}
-    if len(kinds) > 1 and kinds != {"int4", "int8"}:
+    if len(kinds) > 1 and kinds != {"int4", "int8"} and "real" not in kinds:
         named = ", ".join(f"{name} {_kind(m)}" for name, m in (("gate", gate), ("up", up), ("down", down)))
         raise CheckpointError(
             f"{where}: projections stored in different ways ({named}); expected one way for all three. Quantise the "
@@ -129,8 +130,9 @@ def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
     if isinstance(gate, MxMatrix) and isinstance(up, MxMatrix) and isinstance(down, MxMatrix):
         codes, scale = torch.cat([gate.codes, up.codes]), torch.cat([gate.scale, up.scale])
         return MxExperts(codes[None], scale[None], down.codes[None], down.scale[None], gate.elem)
-    halves = [_plain(gate), _plain(up)]
-    return DenseExperts(torch.cat(halves)[None], _plain(down)[None])
+    # A part of an expert alone in bfloat16 would not stack with the others' float32.
+    plain = values_of if "real" in kinds else _plain
+    return DenseExperts(torch.cat([plain(gate), plain(up)])[None], plain(down)[None])
 
 
 def _kind(matrix: Matrix) -> str:

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.formats import OWN_PREFIX
+from vllm_megamoe.checkpoint.own_shared import OwnMatrix
 from vllm_megamoe.checkpoint.stored.groups import Awq, CtBytes, CtPacked, Gptq, NvFp4
 from vllm_megamoe.checkpoint.stored.integers import IntPerChannel, MsInt4, MsInt4Old, MsStatic
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix
 from vllm_megamoe.checkpoint.stored.microscaling import Fp8Blocks, Fp8PerChannel, Mx
 from vllm_megamoe.checkpoint.stored.part import Part, Stored, matrix
 from vllm_megamoe.errors import CheckpointError
+from vllm_megamoe.profiles.use_cases import UseCase
 
 _MS_STATIC = ("input_scale", "input_offset", "quant_bias", "deq_scale")
 _MODELOPT = ("input_scale",)
@@ -98,7 +101,7 @@ STORED: dict[str, Stored] = {
 
 
 def stored_of(name: str, section: Mapping[str, Any] | None = None, parts: Collection[str] = ()) -> Stored:
-    """How a format stores a projection.
+    """How a format stores a projection; of this package's own format, one of shared experts.
 
     Args:
         name: the format's stable name.
@@ -113,6 +116,8 @@ def stored_of(name: str, section: Mapping[str, Any] | None = None, parts: Collec
     said = {key: str((section or {}).get(key) or "") for key in ("packing_format", "checkpoint_format")}
     if "awq" in said["packing_format"] and name.startswith("auto-round-int4"):
         return Awq()
+    if name.startswith(OWN_PREFIX):
+        return OwnMatrix(UseCase(name.removeprefix(OWN_PREFIX)))
     found = STORED.get(name)
     if found is None:
         raise CheckpointError(

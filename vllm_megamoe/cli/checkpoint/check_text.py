@@ -25,10 +25,10 @@ def show(report: CheckReport) -> None:
         "worst expert",
         "worst token",
     ):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for layer in report.layers:
         table.add_row(
-            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            f"{layer.layer}{' (draft)' if layer.draft else ''}{', shared' if layer.part == 'shared' else ''}",
             layer.format,
             layer.use_case,
             f"{layer.weight_rel_err:.3%}",
@@ -67,16 +67,20 @@ def print_converted(report: ConvertReport) -> None:
     console = make_console(width=120)
     table = Table()
     for column in ("layer", "from", "to", "hidden x intermediate", "weights lost", "bytes", "file"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for layer in report.layers:
         table.add_row(
-            f"{layer.layer}{' (draft)' if layer.draft else ''}",
+            f"{layer.layer}{' (draft)' if layer.draft else ''}{', shared' if layer.part == 'shared' else ''}",
             layer.format,
             layer.use_case,
             f"{layer.hidden} x {layer.intermediate_hidden}",
             f"{layer.weight_rel_err:.3%}" if layer.weight_rel_err else "nothing",
             size(layer.bytes),
-            f"{layer.file}{' (before)' if layer.resumed else ''}",
+            f"{_files(layer.files)}{' (before)' if layer.resumed else ''}",
         )
     console.print(table)
     console.print(f"{report.target}: {size(report.bytes)}. Serve it with: vllm serve {report.target}")
+
+
+def _files(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,11 +11,11 @@ from vllm_megamoe.checkpoint.reading import StoredLayer
 from vllm_megamoe.checkpoint.recognise import MSMODELSLIM_FILES
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, values_of
 from vllm_megamoe.cli.checkpoint.opened import Opened, plans_of, progress
-from vllm_megamoe.cli.checkpoint.run_expert import Ran, Runner, Weights, weights_of
+from vllm_megamoe.cli.checkpoint.run_expert import Ran, Runner, weights_of
+from vllm_megamoe.cli.checkpoint.run_group import Group, groups_of
 from vllm_megamoe.cli.checkpoint.schema import OWN, CheckedLayer, CheckReport
 from vllm_megamoe.errors import CheckpointError, ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
-from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
 
 _NORMS = ("post_attention_layernorm", "pre_feedforward_layernorm", "ffn_norm", "post_attention_norm")
@@ -25,27 +24,8 @@ _MOST_TOLD = 3
 """Sentences about one layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Against:
-    """The reference of a layer.
-
-    Attributes:
-        layer: the same layer of the unquantised checkpoint; None where the checkpoint's own numbers are the reference.
-    """
-
-    layer: StoredLayer | None = None
-
-    def weights(self, number: int) -> tuple[dict[str, Matrix], Weights] | None:
-        """The matrices of an expert of the original, and their numbers."""
-        if self.layer is None:
-            return None
-        matrices = self.layer.matrices(number)
-        gate, up, down = map(values_of, matrices.values())
-        return matrices, (torch.cat([gate, up]), down)
-
-
 def check(opened: Opened, original: Opened | None, options: Options, tokens: int) -> CheckReport:
-    """Run every expert of every layer that was asked for.
+    """Run every expert of every layer that was asked for, routed and shared.
 
     Args:
         opened: the checkpoint.
@@ -58,16 +38,20 @@ def check(opened: Opened, original: Opened | None, options: Options, tokens: int
     """
     problems = [*map(str, opened.survey.problems), *(map(str, original.survey.problems) if original else ())]
     plans = plans_of(opened.layers, options)
-    found = []
+    found, notes = [], list(opened.survey.notes)
     if not problems:
         if original is not None:
             _comparable(opened, original)
         for layer in opened.layers:
-            against = Against(_same_layer(layer, original) if original is not None else None)
-            try:
-                found.append(_layer(opened, layer, plans[layer.name], against, tokens))
-            except CheckpointError as error:
-                problems.append(str(error))
+            against = None if original is None else _same_layer(layer, original)
+            for group in groups_of(layer, plans[layer.name], opened.stored(layer)):
+                if isinstance(group, str):
+                    notes.append(group)
+                    continue
+                try:
+                    found.append(_run(opened, group, against, tokens))
+                except CheckpointError as error:
+                    problems.append(str(error))
     return CheckReport(
         model=opened.model.name,
         against=original.model.name if original else OWN,
@@ -76,7 +60,7 @@ def check(opened: Opened, original: Opened | None, options: Options, tokens: int
         holds=not problems and not any(layer.excess for layer in found),
         layers=tuple(found),
         problems=tuple(problems),
-        notes=tuple(opened.survey.notes),
+        notes=tuple(notes),
     )
 
 
@@ -89,7 +73,7 @@ def _comparable(opened: Opened, original: Opened) -> None:
                 "the original with small errors. Drop --against."
             )
     for mine in opened.layers:
-        theirs = _same_layer(mine, original).want
+        theirs = _same_layer(mine, original).layer
         sizes = (mine.num_experts, mine.hidden, mine.intermediate_hidden)
         if sizes != (theirs.experts, theirs.hidden, theirs.intermediate):
             raise ConfigError(
@@ -109,50 +93,63 @@ def _same_layer(layer: MoeFacts, original: Opened) -> StoredLayer:
     )
 
 
-def _layer(opened: Opened, layer: MoeFacts, plan: LayerPlan, against: Against, tokens: int) -> CheckedLayer:
-    stored = opened.stored(layer)
-    runner = Runner(plan, _rows(opened, stored, layer, tokens))
+def _run(opened: Opened, group: Group, against: StoredLayer | None, tokens: int) -> CheckedLayer:
+    """All experts of a group, beside the same layer of the original; None for their own numbers."""
+    runner = Runner(group.way, _rows(opened, group, tokens))
     ran: list[Ran] = []
     excess: dict[int, str] = {}
     bounds = []
     try:
-        for number in progress(range(layer.num_experts), layer.num_experts, f"layer {layer.index}"):
-            experts, reference = stored.expert(number), against.weights(number)
-            ran.append(runner.run(experts, reference[1] if reference else weights_of(experts)))
-            told = list(_excess(stored, number, reference[0] if reference else None, plan, ran[-1]))
+        for number in progress(range(group.count), group.count, f"layer {group.layer.index}, {group.part}"):
+            experts, original = group.expert(number), None
+            reference = weights_of(experts)
+            if against is not None:
+                original = _original(group, number, against)
+                gate, up, down = map(values_of, original.values())
+                reference = torch.cat([gate, up]), down
+                bounds.append(_bound(group, number, original))
+            ran.append(runner.run(experts, reference))
+            told = list(_excess(group, number, original, ran[-1]))
             if told:
-                excess[number] = f"expert {number}: {'; '.join(told)}"
-            if reference:
-                bounds.append(_bound(stored, number, reference[0], layer))
+                excess[number] = f"{group.label(number)}: {'; '.join(told)}"
     finally:
         runner.close()
-    return _summary(layer, plan, ran, excess, bounds)
+    return _summary(group, ran, excess, bounds)
 
 
-def _excess(
-    stored: StoredLayer, number: int, original: Mapping[str, Matrix] | None, plan: LayerPlan, ran: Ran
-) -> Iterator[str]:
+def _original(group: Group, number: int, against: StoredLayer) -> dict[str, Matrix]:
+    found, mine = group.matrices(number, against), group.matrices(number)
+    shapes = [tuple(values_of(matrix).shape) for matrix in mine.values()]
+    theirs = [tuple(values_of(matrix).shape) for matrix in found.values()]
+    if shapes != theirs:
+        raise CheckpointError(
+            f"{group.name}: the original has matrices {theirs} in their place; expected {shapes}. Give the original of "
+            "this checkpoint (--against)."
+        )
+    return found
+
+
+def _excess(group: Group, number: int, original: Mapping[str, Matrix] | None, ran: Ran) -> Iterator[str]:
     if original is not None:
-        for name, matrix in stored.matrices(number).items():
-            beyond = beyond_format(values_of(matrix), values_of(original[name]), matrix, stored.want.form)
+        for name, matrix in group.matrices(number).items():
+            beyond = beyond_format(values_of(matrix), values_of(original[name]), matrix, group.form)
             if beyond is not None:
-                yield f"{stored.tensors.prefix_of(number, name)}: {beyond}"
+                yield f"{group.called(number, name)}: {beyond}"
     if ran.beyond_step > EXACT:
-        expected = f"at most a step of {plan.use_case}'s format" if plan.loss else "the same numbers: this is exact"
+        step = f"at most a step of {group.way.use_case}'s format"
+        expected = "the same numbers: this is exact" if group.way.exact else step
         yield f"its operands differ from the checkpoint's numbers; expected {expected}"
     error, bound = ran.error, ran.explained / max(float(ran.reference.sum()) ** 0.5, 1e-30)
     if not error <= bound:
         yield f"its output is off by {error:.1%}, and weights and quantised rows explain {bound:.1%}"
 
 
-def _bound(stored: StoredLayer, number: int, original: Mapping[str, Matrix], layer: MoeFacts) -> float:
-    form, values = layer.experts_format, {name: values_of(matrix) for name, matrix in original.items()}
-    return max(matrix_bound(values[name], matrix, form) for name, matrix in stored.matrices(number).items())
+def _bound(group: Group, number: int, original: Mapping[str, Matrix]) -> float:
+    values = {name: values_of(matrix) for name, matrix in original.items()}
+    return max(matrix_bound(values[name], matrix, group.form) for name, matrix in group.matrices(number).items())
 
 
-def _summary(
-    layer: MoeFacts, plan: LayerPlan, ran: list[Ran], excess: Mapping[int, str], bounds: list[float]
-) -> CheckedLayer:
+def _summary(group: Group, ran: list[Ran], excess: Mapping[int, str], bounds: list[float]) -> CheckedLayer:
     reference = sum(float(one.reference.sum()) for one in ran)
     output = sum(float(one.rows.sum()) for one in ran)
     each = torch.tensor([one.error for one in ran])
@@ -166,15 +163,16 @@ def _summary(
     if len(excess) > _MOST_TOLD:
         told.append(f"and {len(excess) - _MOST_TOLD} more experts: {', '.join(map(str, list(excess)[_MOST_TOLD:]))}")
     return CheckedLayer(
-        name=layer.name,
-        use_case=plan.use_case.value,
+        name=group.name,
+        part=group.part,
+        use_case=group.way.use_case.value,
         weight_rel_err=weights**0.5,
         output_rel_err=(output / max(reference, 1e-30)) ** 0.5,
         worst_expert=worst,
         worst_token=token,
-        layer=layer.index,
-        draft=layer.draft,
-        format=layer.experts_format.name,
+        layer=group.layer.index,
+        draft=group.layer.draft,
+        format=group.form.name,
         worst_expert_rel_err=float(each[worst]),
         worst_token_rel_err=float(rows[:, token].max()),
         weight_bound=max(bounds, default=0.0) + steps**0.5,
@@ -183,15 +181,15 @@ def _summary(
     )
 
 
-def _rows(opened: Opened, stored: StoredLayer, layer: MoeFacts, tokens: int) -> Tensor:
+def _rows(opened: Opened, group: Group, tokens: int) -> Tensor:
     """Typical rows of a layer, bfloat16 [T, H]: Gaussian, times the weights of the norm before the experts, rms 1."""
-    generator = torch.Generator().manual_seed(1000 + layer.index)
-    rows = torch.randn(tokens, layer.hidden, generator=generator)
-    before = _LAYER.match(f"{stored.tensors.block}.")
+    generator = torch.Generator().manual_seed(1000 + group.layer.index)
+    rows = torch.randn(tokens, group.hidden, generator=generator)
+    before = _LAYER.match(f"{group.stored.tensors.block}.")
     entries = opened.survey.headers.entries
     for name in _NORMS:
         entry = entries.get(f"{before[1]}.{name}.weight") if before else None
-        if entry is not None and entry.shape == (layer.hidden,):
+        if entry is not None and entry.shape == (group.hidden,):
             factors = opened.weights.tensor(entry).float()
             if bool(torch.isfinite(factors).all()) and bool(factors.any()):
                 rows = rows * factors

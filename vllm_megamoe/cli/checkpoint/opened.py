@@ -15,7 +15,7 @@ from vllm_megamoe.checkpoint.survey import Survey
 from vllm_megamoe.cli.model import Model, ModelFiles, find_path, read_facts, read_files
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
-from vllm_megamoe.plan.folder import survey_folder, wanted_of
+from vllm_megamoe.plan.folder import expected_layer, survey_folder
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.model import Speculation
 from vllm_megamoe.plan.options import Options
@@ -47,10 +47,10 @@ class Opened:
 
     def stored(self, layer: MoeFacts) -> StoredLayer:
         """A layer's experts on disk."""
-        want = wanted_of(layer, self.model.facts.num_layers)
+        expected = expected_layer(layer, self.model.facts.num_layers)
         section, architecture = section_of(self.files.config), self.model.facts.architecture
         tensors = self.survey.layers[layer.name]
-        return StoredLayer(self.weights, want, tensors, section, architecture, layer.gate_up_interleaved)
+        return StoredLayer(self.weights, expected, tensors, section, architecture, layer.gate_up_interleaved)
 
 
 def open_checkpoint(text: str, layers: str | None = None) -> Opened:

@@ -20,7 +20,7 @@ from vllm_megamoe.numerics.activations import Activation
 from vllm_megamoe.numerics.int8 import quantise_tokens, requantise
 from vllm_megamoe.numerics.mx import Elem, mx_dequantise, mx_dequantise_bytes, mx_quantise
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, mega_moe, settings
-from vllm_megamoe.plan.layer_plan import LayerPlan
+from vllm_megamoe.plan.activation import ActivationPlan
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 MARGIN, ROUNDINGS = 1.5, 2.0**-7
@@ -73,36 +73,53 @@ class Ran:
         return math.sqrt(float(self.rows.sum()) / max(float(self.reference.sum()), 1e-30))
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How experts run.
+
+    Attributes:
+        use_case: of their operands.
+        hidden, intermediate_hidden: sizes of the operands, padding included.
+        activation: what a call passes.
+        exact: whether the operands must hold the checkpoint's own numbers.
+    """
+
+    use_case: UseCase
+    hidden: int
+    intermediate_hidden: int
+    activation: ActivationPlan
+    exact: bool
+
+
 @dataclass(slots=True)
 class Runner:
     """Runs the experts of a layer one after another; its buffer is made with the first one.
 
     Args:
-        plan: of the layer: use case, padding, activation.
+        way: of all of them.
         x: rows bfloat16 [T, H].
     """
 
-    plan: LayerPlan
+    way: Way
     x: Tensor
     _buffer: SymmBuffer | None = field(default=None, init=False)
 
     def run(self, experts: Experts, reference: Weights) -> Ran:
         """One expert of the checkpoint, and the weights that it is judged by."""
-        plan, own = self.plan, weights_of(experts)
-        sizes = plan.padding
+        way, own = self.way, weights_of(experts)
         operands = convert(
             experts,
-            plan.use_case,
-            hidden=sizes.hidden,
-            intermediate_hidden=sizes.intermediate_hidden,
+            way.use_case,
+            hidden=way.hidden,
+            intermediate_hidden=way.intermediate_hidden,
             dtype=torch.bfloat16,
         )
         held = _unpadded(weights_of(_one(operands)), own)
         y = self._call(operands)
         through, expected = self._forward(held), self._forward(reference)
         off = y - expected
-        kind = KINDS[plan.use_case][0]
-        steps = [conversion_step(w, kind) for w in own] if plan.loss else []
+        kind = KINDS[way.use_case][0]
+        steps = [conversion_step(w, kind) for w in own] if not way.exact else []
         from_weights = float((through - expected).norm())
         return Ran(
             rows=off.square().sum(dim=1),
@@ -111,7 +128,7 @@ class Runner:
             weights=sum(float((a - b).square().sum()) for a, b in zip(held, reference, strict=True)),
             weights_reference=sum(float(b.square().sum()) for b in reference),
             weights_explained=sum(float(step.square().sum()) for step in steps),
-            beyond_step=conversion_steps(own, held, kind, exact=not plan.loss),
+            beyond_step=conversion_steps(own, held, kind, exact=way.exact),
         )
 
     def close(self) -> None:
@@ -136,7 +153,7 @@ class Runner:
         return y[:, :hidden].float()
 
     def _activation(self) -> dict[str, Any]:
-        activation = self.plan.activation
+        activation = self.way.activation
         return {
             "activation": activation.name,
             "activation_clamp": activation.clamp,
@@ -158,7 +175,7 @@ class Runner:
 
         A row's error reaches the output through gate and up, the activation's once.
         """
-        first, second = _loss(self.x.float(), self.plan.use_case, True), _loss(self._inner(weights), self.plan.use_case)
+        first, second = _loss(self.x.float(), self.way.use_case, True), _loss(self._inner(weights), self.way.use_case)
         return MARGIN * math.sqrt(2 * first**2 + second**2) + ROUNDINGS
 
 

@@ -123,14 +123,15 @@ class ShowReport(_Part):
 
 
 class CheckedLayer(_Part):
-    """One layer that was run.
+    """Routed experts of a layer that were run, or its shared ones.
 
     Errors are rms over rms: of the dequantised operands against the reference's weights, and of the operator's rows
     against the reference's in float32.
 
     Attributes:
-        name: vLLM's prefix of its experts.
-        use_case: as it was run.
+        name: vLLM's prefix of routed experts; what the files call a shared MLP.
+        part: `routed` or `shared`.
+        use_case: as they were run; a16w16 for shared experts on vLLM's own path, which are dequantised here.
         weight_rel_err, output_rel_err: of the whole layer.
         worst_expert: number of the expert whose output is worst.
         worst_token: row of the activations whose output is worst.
@@ -142,6 +143,7 @@ class CheckedLayer(_Part):
     """
 
     name: str
+    part: str = "routed"
     use_case: str
     weight_rel_err: float
     output_rel_err: float
@@ -186,19 +188,22 @@ class CheckReport(_Part):
 
 
 class ConvertedLayer(_Part):
-    """One layer in the package's own format.
+    """Routed experts of a layer in the package's own format, or its shared ones.
 
     Attributes:
-        name, layer, draft, format: as in LayerReport, of the source.
+        name, layer, draft, format: as in LayerReport, of the source; what the files call a shared MLP.
+        part: `routed` or `shared`.
         use_case: whose operands were written.
         hidden, intermediate_hidden: sizes of the operands, padding included.
         weight_rel_err: rms of what the conversion took from the weights over their rms; 0 for an exact one.
         bytes: of the operands.
-        file: that holds them.
-        resumed: whether an earlier run of the same command had written it.
+        file: that holds them, the first one of several.
+        files: all of them, one for each rank of the group that was asked for.
+        resumed: whether an earlier run of the same command had written all of them.
     """
 
     name: str
+    part: str = "routed"
     layer: int
     draft: bool
     format: str
@@ -208,6 +213,7 @@ class ConvertedLayer(_Part):
     weight_rel_err: float
     bytes: int
     file: str
+    files: tuple[str, ...]
     resumed: bool
 
 

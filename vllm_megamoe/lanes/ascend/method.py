@@ -1,13 +1,14 @@
 """The method of a MoE layer under vllm-ascend's runner, which prepares rows before it and finalises them after it."""
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vllm_megamoe.lanes.ascend.moe_rows import check_rows
+from vllm_megamoe.lanes.ascend.moe_rows import mask_of
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
 from vllm_megamoe.plan.verdict import of_product, rejection_of
@@ -65,13 +66,20 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         Without events of its stages vllm-ascend runs shared experts beside the whole call (shared_experts.py,
         _wait_for_routed_stage).
         """
-        from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
-
         self.check_loaded(layer)
-        state, active = layer.mega_moe, layer.ascend_mc2_mask
-        check_rows(layer.layer_name, x.shape[0], state.plan.capacity.rows, active)
-        y = state.run(x, topk_ids.to(torch.int32), topk_weights, active)
-        return FusedExpertsResult(routed_out=y)
+        state = layer.mega_moe
+        active = mask_of(layer.layer_name, x.shape[0], state.plan.capacity.rows, layer.ascend_mc2_mask)
+        if topk_ids.dtype != torch.int32:
+            topk_ids = topk_ids.to(torch.int32)
+        return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
+
+
+@cache
+def _result() -> Any:
+    """vllm-ascend's class for what a layer's experts give."""
+    from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
+
+    return FusedExpertsResult
 
 
 def check_window(plan: LayerPlan, given: int) -> None:

@@ -8,13 +8,16 @@ double a layer's output in silence.
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.forward_context import get_forward_context
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
+from vllm_megamoe.layer.rows import Mask
 
 Selector = Callable[..., Any]
 
@@ -69,17 +72,56 @@ def lengthen_mask(vllm_config: Any) -> None:
         context._reserved_mc2_mask = torch.zeros(-(-len(mask) // ranks) * ranks, dtype=mask.dtype, device=mask.device)
 
 
-def check_rows(layer_name: str, rows: int, planned: int, mask: Tensor | None) -> None:
-    """Look at how a layer's rows were prepared; host values alone.
+@dataclass(slots=True)
+class _Step:
+    """What the layers of one step have in common.
+
+    Attributes:
+        masks: by place in memory and length, with the tensor itself, so that its place is nobody else's meanwhile.
+    """
+
+    masks: dict[tuple[int, int], tuple[Mask, Tensor]] = field(default_factory=dict)
+
+
+_STEP = "megamoe_step"
+"""Attribute of vLLM's forward context, of which a step has one of its own."""
+
+
+def mask_of(layer_name: str, rows: int, planned: int, real: Tensor | None) -> Mask | None:
+    """Look at how a layer's rows were prepared, host values alone, and give their mask in the forms that calls need.
+
+    What holds for a step is looked at, and made, by its first layer. Every layer gets a view of its own on the same
+    bytes of mask.
 
     Args:
-        rows: that the layer gets.
+        layer_name, rows: of the layer, and rows that it gets.
         planned: most that it may get. More are the layer's own to reject, on all ranks; their mask ends early.
-        mask: of real rows.
+        real: bool [rows], of vllm-ascend.
 
     Raises:
         OperatorError: they were not prepared as MC2, or the mask does not fit.
     """
+    context = get_forward_context()
+    step: _Step | None = getattr(context, _STEP, None)
+    if step is None:
+        _check_kind(layer_name)
+        step = _Step()
+        setattr(context, _STEP, step)
+    if rows <= planned and (real is None or real.shape[0] != rows):
+        got = "no mask" if real is None else f"a mask of {real.shape[0]}"
+        raise OperatorError(
+            f"{layer_name}: {rows} rows with {got}; expected an entry for each row. Report this configuration."
+        )
+    if real is None:
+        return None
+    place = real.data_ptr(), real.shape[0]
+    held = step.masks.get(place)
+    if held is None:
+        held = step.masks[place] = Mask.of(real), real
+    return held[0]
+
+
+def _check_kind(layer_name: str) -> None:
     from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
 
     kind = _EXTRA_CTX.moe_comm_type
@@ -88,9 +130,4 @@ def check_rows(layer_name: str, rows: int, planned: int, mask: Tensor | None) ->
         raise OperatorError(
             f"{layer_name}: vllm-ascend prepared the rows as {got}; expected MC2: gathered rows would come out of the "
             "operator several times, unequal ones would stop it. Report this configuration."
-        )
-    if rows <= planned and (mask is None or mask.shape[0] != rows):
-        got = "no mask" if mask is None else f"a mask of {mask.shape[0]}"
-        raise OperatorError(
-            f"{layer_name}: {rows} rows with {got}; expected an entry for each row. Report this configuration."
         )

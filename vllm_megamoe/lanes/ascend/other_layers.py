@@ -6,10 +6,11 @@ A shared MLP that the operator takes over is the one exception: its linears keep
 import importlib
 from typing import Any
 
-from vllm_megamoe.checkpoint.recognise import Section, SideFiles
+from vllm_megamoe.checkpoint.formats import OWN_PREFIX
+from vllm_megamoe.checkpoint.recognise import Section, SideFiles, is_own
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.lanes.collected import Collected
-from vllm_megamoe.lanes.projections import projections_of
+from vllm_megamoe.lanes.projections import formats_of, projections_of
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, vllms_config
 from vllm_megamoe.plan.read_config.reader import number_in
 
@@ -56,16 +57,31 @@ def answering_config(inner: Any) -> Any:
 
 
 def layer_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
-    """The method of a layer without experts; None leaves the choice to vLLM."""
+    """The method of a layer without experts; None leaves the choice to vLLM.
+
+    Raises:
+        ConfigError: shared experts in this package's own format that the plan leaves to vllm-ascend, which has no
+            class for it.
+    """
     from vllm.model_executor.layers.linear import LinearBase
     from vllm_ascend.ops.linear import AscendUnquantizedLinearMethod
 
     if isinstance(layer, LinearBase) and _is_fused(prefix, config):
         return Collected(projections_of(prefix, config), kept=lambda layer: True)
+    if config.section is not None and is_own(config.section) and _is_own(prefix, config):
+        raise ConfigError(
+            f"{prefix}: shared experts in this package's own format, which the plan leaves to vllm-ascend; expected a "
+            "plan that fuses them (profile 950@9.2, fuse_shared_experts not off). Convert the source again without "
+            "--shared."
+        )
     if config.inner is not None:
         return config.inner.get_quant_method(layer, prefix)
     # vllm-ascend's linears take no None (ops/linear.py, AscendLinearBase).
     return AscendUnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+
+def _is_own(prefix: str, config: MegaMoeConfig) -> bool:
+    return any(form.name.startswith(OWN_PREFIX) for form in formats_of(prefix, config).values())
 
 
 def check_whole(vllm_config: Any) -> None:

@@ -17,7 +17,7 @@ from vllm.model_executor.layers.linear import LinearBase, MergedColumnParallelLi
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from vllm_megamoe.checkpoint.formats import BF16
+from vllm_megamoe.checkpoint.formats import BF16, OWN_PREFIX
 from vllm_megamoe.checkpoint.recognise import Section, SideFiles
 from vllm_megamoe.lanes.collected import Collected
 from vllm_megamoe.lanes.cpu.gaps import check_bias
@@ -69,13 +69,14 @@ def _linear_method(layer: Any, prefix: str, config: MegaMoeConfig) -> Any:
     if not quantised and not shared:
         return UnquantizedLinearMethod()
     projections = projections_of(prefix, config)
-    must_collect = _must_collect(prefix, projections) or (shared and _fuses(config))
+    own = any(form.name.startswith(OWN_PREFIX) for form in quantised)
+    must_collect = _must_collect(prefix, projections) or own or (shared and _fuses(config))
     if quantised and inner is not None and not must_collect:
         why_not = _runs(inner, layer, prefix)
         if not why_not:
             return inner.get_quant_method(layer, prefix)
     else:
-        why_not = "vLLM has no class for them" if inner is None else _WHOLE
+        why_not = "vLLM has no class for them" if own or inner is None else _WHOLE
     if quantised:
         TALLY.add(str(quantised[0]), layer, why_not)
     runners = get_current_vllm_config().compilation_config.static_forward_context

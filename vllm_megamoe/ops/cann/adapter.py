@@ -9,7 +9,7 @@ rejected at all.
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from vllm_megamoe.ops.arguments import (
     check_kinds,
     tensors_of,
 )
-from vllm_megamoe.ops.buffer import SymmBuffer, buffer_facts, check_new, communicator_of
+from vllm_megamoe.ops.buffer import BoundCall, SymmBuffer, buffer_facts, check_new, communicator_of
 from vllm_megamoe.ops.facts import call_facts, check_orientation, check_sides, check_width, judge
 from vllm_megamoe.ops.given import Given, read_arguments
 from vllm_megamoe.ops.rejection import raise_broken, rejection
@@ -156,16 +156,43 @@ class PackagesBuffer:
         Raises:
             OperatorError: what this revision cannot say, or what the profile's product does not take.
         """
+        given = self._told(arguments)
+        y, counts = installed().run(**given)
+        return y, counts
+
+    def bind(self, fixed: CallArguments) -> BoundCall:
+        """See `ops.bound`: the package's function, called with what `_checked` made of `fixed`."""
+        run, known = installed().run, dict[Any, dict[str, Any]]()
+
+        def call(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            of_mask = None if mask is None else (type(mask), mask.dtype, mask.shape)
+            rows = [type(x), x.dtype, x.shape, type(topk_ids), topk_ids.dtype, topk_ids.shape, type(topk_weights)]
+            form = (*rows, topk_weights.dtype, topk_weights.shape, of_mask, active_settings())
+            given = known.get(form)
+            if given is None or self.own is None:
+                mine: dict[str, Any] = {
+                    "x": x,
+                    "topk_ids": topk_ids,
+                    "topk_weights": topk_weights,
+                    "x_active_mask": mask,
+                }
+                told = self._told(replace(fixed, **mine))
+                known[form] = given = {name: value for name, value in told.items() if name not in mine}
+            y, counts = run(x=x, topk_ids=topk_ids, topk_weights=topk_weights, x_active_mask=mask, **given)
+            return y, counts
+
+        return call
+
+    def _told(self, arguments: CallArguments) -> dict[str, Any]:
+        """See `_checked`; where it rejects the call, simulated peers are told."""
         try:
-            run, given = installed(), self._checked(arguments)
+            return self._checked(arguments)
         except OperatorError as error:
             # Between devices there is no way to say so: the others wait until HCCL gives up. Simulated ones are told.
             simulated = simulated_profile()
             if simulated:
                 _device(simulated).refuse(self._context, error)
             raise
-        y, counts = run.run(**given)
-        return y, counts
 
     def _checked(self, arguments: CallArguments) -> dict[str, Any]:
         """What the package's function gets."""

@@ -7,9 +7,9 @@ from torch.distributed.distributed_c10d import GroupName
 
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.ops.arguments import CallArguments, CreateArguments, check_create
-from vllm_megamoe.ops.buffer import SymmBuffer, check_new, communicator_of
+from vllm_megamoe.ops.buffer import BoundCall, SymmBuffer, check_new, communicator_of
 from vllm_megamoe.ops.settings import Settings
-from vllm_megamoe.ops.twin.known import read_known
+from vllm_megamoe.ops.twin.known import read_known, reader_of, with_rows
 from vllm_megamoe.ops.twin.op import run_op
 from vllm_megamoe.ops.twin.read_call import check_configuration, window_bytes
 from vllm_megamoe.ops.twin.run import run_call
@@ -32,6 +32,20 @@ class TwinBuffer(TwinState):
         buffer = buffer_of(self.handle)
         with torch.no_grad():
             return run_call(buffer, lambda config: read_known(arguments, buffer, config))
+
+    def bind(self, fixed: CallArguments) -> BoundCall:
+        """See `ops.bound`: what was read of `fixed` in its first call is kept."""
+        buffer: SymmBuffer = fixed.sym_buffer
+        read = reader_of(fixed)
+
+        def call(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            rows = (x, topk_ids, topk_weights, mask)
+            if torch.compiler.is_compiling() or type(x) is not Tensor or _is_traced():
+                return self.call(with_rows(fixed, rows))
+            with torch.no_grad():
+                return run_call(buffer, lambda config: read(rows, config))
+
+        return call
 
 
 def create(arguments: CreateArguments, settings: Settings) -> SymmBuffer:

@@ -5,7 +5,7 @@ with the same attributes. What is kept holds no weight: it goes with the first o
 """
 
 import weakref
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from operator import call, is_
 from typing import Any
@@ -90,6 +90,39 @@ def read_known(arguments: CallArguments, buffer: SymmBuffer, config: Settings) -
     )
     shared = None if held.shared is None else _filled(held.shared, lists[2], lists[3])
     return read_rows(given, buffer, config, _filled(held.routed, lists[0], lists[1]), shared, held.activation, 0)
+
+
+Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""x, topk_ids, topk_weights, x_active_mask."""
+
+
+def with_rows(fixed: CallArguments, rows: Rows) -> CallArguments:
+    """The arguments with these rows."""
+    x, topk_ids, topk_weights, mask = rows
+    return replace(fixed, x=x, topk_ids=topk_ids, topk_weights=topk_weights, x_active_mask=mask)
+
+
+def reader_of(fixed: CallArguments) -> Callable[[Rows, Settings], Call]:
+    """Reads calls of these arguments: all of them under settings that are new, later the rows alone.
+
+    Unlike `read_known` it keeps the weights, as its caller does.
+    """
+    buffer: SymmBuffer = fixed.sym_buffer
+    known: tuple[Settings, Call] | None = None
+
+    def read(rows: Rows, config: Settings) -> Call:
+        nonlocal known
+        x, topk_ids, topk_weights, mask = rows
+        plain = all(type(tensor) is Tensor for tensor in rows if tensor is not None)
+        if known is None or known[0] != config or not plain or config.found_profile.product != "none":
+            made = read_known(with_rows(fixed, rows), buffer, config)
+            known = config, made
+            return made
+        like = known[1]
+        given = replace(like.given, x=x, topk_ids=topk_ids, topk_weights=topk_weights, mask=mask)
+        return read_rows(given, buffer, config, like.routed, like.shared, like.activation, 0)
+
+    return read
 
 
 def _fits(arguments: CallArguments) -> bool:

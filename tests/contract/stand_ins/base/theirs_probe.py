@@ -8,10 +8,6 @@ from pathlib import Path
 
 SIMULATED, REPORT = "CONTRACT_SIMULATED", "CONTRACT_PROBE"
 
-if os.environ.get(SIMULATED):
-    # Ahead of their conftest: it names the product, which vllm-ascend reads once.
-    import_module("torch_npu")
-
 
 def pytest_sessionfinish() -> None:
     """Write the report, after the last test."""

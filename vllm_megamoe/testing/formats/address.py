@@ -14,7 +14,6 @@ and the largest included.
 from dataclasses import dataclass
 from typing import Literal
 
-import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -56,9 +55,13 @@ class Alphabet:
     rms: float
 
 
-def _float_codes(dtype: type) -> Alphabet:
-    bits = 4 if dtype is ml_dtypes.float4_e2m1fn else 8
-    values = np.arange(2**bits, dtype=np.uint8).view(dtype).astype(np.float64)
+E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Values of the codes 0 to 7; 8 to 15 are their negatives (OCP Microscaling Formats 1.0, 5.3.3)."""
+
+
+def _float_codes(values: NDArray[np.float64]) -> Alphabet:
+    """The alphabet of a format whose code n has the value `values[n]`, its upper half the negatives."""
+    bits = len(values).bit_length() - 1
     finite = [code for code in range(2**bits) if np.isfinite(values[code])]
     distinct = tuple(code for code in finite if code != 2 ** (bits - 1))  # without -0
     return Alphabet(distinct, tuple(finite), float(np.sqrt(np.mean(values[finite] ** 2))))
@@ -66,8 +69,8 @@ def _float_codes(dtype: type) -> Alphabet:
 
 INT4 = Alphabet(tuple(range(-8, 8)), tuple(range(-8, 8)), 4.6)
 INT8 = Alphabet(tuple(range(-128, 128)), tuple(range(-128, 128)), 74.0)
-E4M3 = _float_codes(ml_dtypes.float8_e4m3fn)
-E2M1 = _float_codes(ml_dtypes.float4_e2m1fn)
+E4M3 = _float_codes(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).double().numpy())
+E2M1 = _float_codes(np.array([*E2M1_MAGNITUDES, *(-value for value in E2M1_MAGNITUDES)]))
 BF16 = Alphabet(tuple(range(0x3800, 0x4000)), (), 1.0)
 """Bit patterns of 16 octaves, 2^-15 to just below 2; noise is drawn elsewhere."""
 
@@ -129,10 +132,12 @@ class Spot:
     def codes(self, alphabet: Alphabet) -> Array:
         """[N, K] codes: this layer's digit of each address, or noise."""
         if self.noise:
-            return self.random().choice(np.array(alphabet.noise), (self.n, self.k))
+            return self.random().choice(np.array(alphabet.noise, np.int64), (self.n, self.k))
         base = len(alphabet.spelling)
         digits = digits_needed((self.shape.experts + 1) * 3 * self.n * self.k, base)
-        return np.array(alphabet.spelling)[stir(self.weight_addresses(), base, digits) // base**self.ordinal % base]
+        places = stir(self.weight_addresses(), base, digits) // base**self.ordinal % base
+        found: Array = np.array(alphabet.spelling, np.int64)[places]
+        return found
 
     def digits(self, base: int, *shape: int) -> Array:
         """This layer's digit of the addresses of scales or zero points."""
@@ -140,7 +145,8 @@ class Spot:
             return self.random().integers(0, base, shape)
         addresses = self.addresses(*shape)
         digits = digits_needed((self.shape.experts + 1) * 3 * self._room(addresses.size), base)
-        return stir(addresses, base, digits) // base ** (self.ordinal % digits) % base
+        found: Array = stir(addresses, base, digits) // base ** (self.ordinal % digits) % base
+        return found
 
     def octave(self, alphabet: Alphabet) -> int:
         """Exponent of a scale that makes weights of rms about 1 / sqrt(K)."""
@@ -181,13 +187,16 @@ FACTOR, LATER = 1_000_003, 7_368_787
 def stir(addresses: Array, base: int, digits: int) -> Array:
     """Addresses below base^digits -> words, one for one: times FACTOR, digits reversed, times LATER."""
     room = base**digits
-    return _reversed_digits(addresses % room * FACTOR % room, base, digits) * LATER % room
+    words: Array = _reversed_digits(addresses % room * FACTOR % room, base, digits) * LATER % room
+    return words
 
 
 def unstir(words: Array, base: int, digits: int) -> Array:
     """The addresses of words."""
     room = base**digits
-    return _reversed_digits(words * pow(LATER, -1, room) % room, base, digits) * pow(FACTOR, -1, room) % room
+    stirred: Array = _reversed_digits(words * pow(LATER, -1, room) % room, base, digits)
+    addresses: Array = stirred * pow(FACTOR, -1, room) % room
+    return addresses
 
 
 def _reversed_digits(numbers: Array, base: int, digits: int) -> Array:

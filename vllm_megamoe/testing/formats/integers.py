@@ -1,15 +1,16 @@
 """int8 and int4 schemes: msModelSlim, compressed-tensors, Quark.
 
-Formulas: facts/checkpoints.md 3.2, 3.3, 3.10. Codes and scales are drawn first; nothing is quantised.
+Formulas: docs/checkpoints.md and the tools that it names.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from formats.generate.address import INT4, INT8, Spot, bfloat16_scales, float32_scales
-from formats.generate.scheme import Scheme, Written, of_integers, words
 from numpy.typing import NDArray
+
+from vllm_megamoe.testing.formats.address import INT4, INT8, Spot, bfloat16_scales, float32_scales
+from vllm_megamoe.testing.formats.scheme import Scheme, Written, of_integers, words
 
 SLICES = 16
 """msModelSlim stores the scale_bias of a down projection in 16 partial sums over K."""

@@ -1,13 +1,15 @@
 """BF16, FP8, MX and NVFP4 schemes of every tool.
 
-Formulas: facts/checkpoints.md 3.1, 3.3 to 3.6, 3.8, 3.10, 3.11.
+Formulas: docs/checkpoints.md and the tools that it names.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from formats.generate.address import (
+from numpy.typing import NDArray
+
+from vllm_megamoe.testing.formats.address import (
     BF16,
     E2M1,
     E4M3,
@@ -17,8 +19,7 @@ from formats.generate.address import (
     float32_scales,
     stir,
 )
-from formats.generate.scheme import Scheme, Written, e4m3_tensor, element_values, halves_of_bytes, of_mx
-from numpy.typing import NDArray
+from vllm_megamoe.testing.formats.scheme import Scheme, Written, e4m3_tensor, element_values, halves_of_bytes, of_mx
 
 TILE = 128
 E8M0 = torch.float8_e8m0fnu

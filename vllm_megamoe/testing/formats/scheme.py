@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from formats.generate.address import Alphabet, Spot
 from numpy.typing import NDArray
+
+from vllm_megamoe.testing.formats.address import E2M1_MAGNITUDES, Alphabet, Spot
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Scheme:
 
     Attributes:
         layout: name of the reading that reads it.
-        kind: of its numbers, a key of KINDS.
+        kind: of its numbers: bf16, int8, int4, int4-group, fp8-block, mxfp4 and so on.
         alphabet: its codes.
         write: writes one linear.
         type: msModelSlim's name of it, empty for other tools.
@@ -74,7 +75,7 @@ def element_values(codes: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
     """Values of E4M3 codes by torch, of E2M1 codes by the list of its magnitudes."""
     if kind == "e4m3":
         return torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn).double().numpy()
-    magnitude = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[codes % 8]
+    magnitude = np.array(E2M1_MAGNITUDES)[codes % 8]
     return np.where(codes >= 8, -magnitude, magnitude)
 
 
@@ -85,8 +86,9 @@ def e4m3_tensor(codes: NDArray[np.int64]) -> torch.Tensor:
 
 def halves_of_bytes(codes: NDArray[np.int64]) -> torch.Tensor:
     """[N, K] codes of 4 bits -> uint8 [N, K/2], even k in the low nibble."""
-    low, high = torch.from_numpy(codes & 15).unflatten(1, (-1, 2)).unbind(2)
-    return (low + 16 * high).to(torch.uint8)
+    nibbles = torch.from_numpy(codes & 15).view(len(codes), -1, 2)
+    packed: torch.Tensor = nibbles[..., 0] + 16 * nibbles[..., 1]
+    return packed.to(torch.uint8)
 
 
 def words(codes: NDArray[np.int64], bits: int) -> torch.Tensor:

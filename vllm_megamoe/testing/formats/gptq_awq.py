@@ -1,15 +1,16 @@
 """GPTQ and AWQ schemes, also as AutoRound packs them.
 
-Formulas: facts/checkpoints.md 3.12. Unsigned codes u, zero points z; w[n, k] = (u - z) * scales[group of k, n].
+Formulas: docs/checkpoints.md and the tools that it names.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from formats.generate.address import INT4, INT8, Spot, float16_scales
-from formats.generate.scheme import Scheme, Written, of_integers, words
 from numpy.typing import NDArray
+
+from vllm_megamoe.testing.formats.address import INT4, INT8, Spot, float16_scales
+from vllm_megamoe.testing.formats.scheme import Scheme, Written, of_integers, words
 
 GROUP = 32
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
