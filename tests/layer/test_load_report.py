@@ -136,7 +136,7 @@ def test_nothing_is_told_before_the_engine_serves() -> None:
 
 
 def test_layers_of_one_engine_are_told_together_and_count_steps_once() -> None:
-    """Both stand on one buffer; the first one watched counts for the other."""
+    """Both stand on one buffer; the last one counts for the other, so its step is over when it counts."""
     report = LoadReport(2, look_s=None)
     states = [layer(), layer()]
     keep = [report.watch(state, Audience(engine="one")) for state in states]
@@ -145,8 +145,22 @@ def test_layers_of_one_engine_are_told_together_and_count_steps_once() -> None:
     whole, *worst = report.lines()
     assert whole.startswith("2 steps: 84 rows to the experts of 2 layers")
     assert len(worst) == 2
-    assert sorted(int(state.load.by_calls.sum()) for state in states) == [0, 2]
+    assert [int(state.load.by_calls.sum()) for state in states] == [0, 2]
     assert [state.calls for state in states] == [2, 2]
+    del keep
+
+
+def test_rows_of_a_step_that_is_running_are_told_with_it() -> None:
+    """A look in the midst of a step, after its first layer: the rows of the second come with the next look."""
+    report, told = LoadReport(0, look_s=None), []
+    states = [layer(), layer()]
+    keep = [report.watch(state, Audience(engine="one", sink=told.append)) for state in states]
+    run(states[0], 1)
+    report.lines()
+    run(states[1], 1)
+    for _ in range(3):
+        report.lines()
+    assert [each.total for each in told] == [21, 42]
     del keep
 
 

@@ -99,9 +99,10 @@ class LoadReport:
         with self._lock:
             if self._every is None:
                 self._every, self._file = load_log_steps(), load_file()
+            # The last layer of a step counts it: whoever reads steps first and rows then has all rows of these steps.
             for other in self._layers:
                 if other.pace == watched.pace:
-                    layer.load.pacer = other.layer.load.pacer
+                    other.layer.load.pacer = layer.load
             self._layers.add(watched)
             if self._thread is None and self._look_s is not None:
                 self._thread = threading.Thread(target=self._run, name="megamoe-expert-load", daemon=True)
@@ -185,7 +186,7 @@ class _Model:
         steps = int(layers[0].load.steps)
         rests, self._seen = self._seen == (steps, steps), (self._seen[1], steps)
         if self._left is None or steps != self._left["steps"]:
-            self._left = _read(layers)
+            self._left = _read(layers, steps)
             self._leave(self._left)
         if self._rank:
             return None
@@ -257,8 +258,8 @@ def _facts(layer: LayerState) -> dict[str, Any]:
     }
 
 
-def _read(layers: list[LayerState]) -> dict[str, Any]:
-    """This rank's counters, in four copies from the device whatever the number of layers."""
+def _read(layers: list[LayerState], steps: int) -> dict[str, Any]:
+    """This rank's counters after so many steps, in four copies from the device whatever the number of layers."""
     loads = [layer.load for layer in layers]
     counts = torch.cat([load.counts for load in loads]).tolist()
     calls = torch.stack([load.calls for load in loads]).tolist()
@@ -272,7 +273,7 @@ def _read(layers: list[LayerState]) -> dict[str, Any]:
         known = None if load.largest is None else most
         found.append({"calls": made, "rows": counts[start:stop], "dropped": gone, "largest": known})
         start = stop
-    return {"steps": int(loads[0].steps), "layers": found}
+    return {"steps": steps, "layers": found}
 
 
 def write_load(file: Path, load: ModelLoad) -> None:

@@ -67,31 +67,33 @@ def _exchange(layer: LayerState, old: Sequence[int], new: Sequence[int]) -> int:
         source = near[0] if near else homes[expert][slot % len(homes[expert])]
         giver, taker = source // each, slot // each
         if rank == giver:
-            held = [tensor.clone() for tensor in _parts(layer.operands, source % each)]
+            held = [tensor.clone() for tensor in parts_of(layer.operands, source % each)]
             if rank == taker:
                 arrived.append((slot % each, held))
             else:
                 work += [_p2p(dist.isend, tensor, taker, layer) for tensor in held]
         elif rank == taker:
-            held = [torch.empty_like(tensor) for tensor in _parts(layer.operands, slot % each)]
+            held = [torch.empty_like(tensor) for tensor in parts_of(layer.operands, slot % each)]
             arrived.append((slot % each, held))
             work += [_p2p(dist.irecv, tensor, giver, layer) for tensor in held]
     for request in dist.batch_isend_irecv(work) if work else []:
         request.wait()
     for slot, held in arrived:
-        for place, tensor in zip(_parts(layer.operands, slot), held, strict=True):
+        for place, tensor in zip(parts_of(layer.operands, slot), held, strict=True):
             place.copy_(tensor)
     return len(arrived)
 
 
 def _p2p(operation: object, tensor: Tensor, peer: int, layer: LayerState) -> dist.P2POp:
-    group = layer.seat.group
-    # Gloo knows neither FP8 nor E8M0; bytes are bytes.
-    whole = tensor.view(torch.uint8) if tensor.device.type == "cpu" else tensor
-    return dist.P2POp(operation, whole, group=group, group_peer=peer)  # type: ignore[arg-type]
+    return dist.P2POp(operation, bytes_of(tensor), group=layer.seat.group, group_peer=peer)  # type: ignore[arg-type]
 
 
-def _parts(operands: LayerOperands, slot: int) -> list[Tensor]:
+def bytes_of(tensor: Tensor) -> Tensor:
+    """A view that every communicator sends: gloo knows neither FP8 nor E8M0, and bytes are bytes."""
+    return tensor.view(torch.uint8) if tensor.device.type == "cpu" else tensor
+
+
+def parts_of(operands: LayerOperands, slot: int) -> list[Tensor]:
     """The tensors of one expert, whatever the operand list: weights, scales, biases."""
     held = [getattr(operands, field.name) for field in fields(ExpertOperands)]
     return [inner(each)[slot] if isinstance(each, Tensor) else inner(each[slot]) for each in held if each is not None]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.lanes.ascend import eplb
 from vllm_megamoe.lanes.ascend.moe_rows import mask_of
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
@@ -50,6 +51,9 @@ class AscendMegaMoeMethod(MegaMoeMethod):
             ConfigError: it is smaller than the operator needs.
         """
         super().process_weights_after_loading(layer)
+        self._moves_experts = eplb.is_dynamic()
+        if self._moves_experts:
+            eplb.teach_adaptor()
         check_window(self.plan, layer.mega_moe_buffer.ccl_buffer_size)
 
     def apply(
@@ -71,7 +75,12 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         active = mask_of(layer.layer_name, x.shape[0], state.plan.capacity.rows, layer.ascend_mc2_mask)
         if topk_ids.dtype != torch.int32:
             topk_ids = topk_ids.to(torch.int32)
-        return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
+        if not self._moves_experts:
+            return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
+        before = state.counts.clone()
+        y = state.run(x, topk_ids, topk_weights, active)
+        # vllm-ascend adds them up; 1 says that they are counts.
+        return _result()(routed_out=y, expert_tokens=state.counts - before, group_list_type=1)
 
 
 @cache
