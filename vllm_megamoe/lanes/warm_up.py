@@ -6,33 +6,37 @@ requests, the others take part with a row or two of nobody. Such a run has no at
 """
 
 import functools
-from typing import Any
+import sys
+from typing import Any, Literal
 
 from vllm.forward_context import get_forward_context
-from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from vllm_megamoe.layer.expert_load import StepKind
 
 _MARK = "_vllm_megamoe_watched"
-_over = False
+_engine: Literal["none", "starts", "serves"] = "none"
 
 
 def begin(vllm_config: Any) -> None:
-    """A layer is being built, so its engine is not warm; from the end of its worker's warm-up on it serves."""
-    global _over
-    _over = False
+    """A layer is being built, so its engine is not warm; from the end of its worker's warm-up on it serves.
+
+    A layer may be built without a worker, by a test or a tool: its module is not loaded then.
+    """
+    global _engine
     worker = vllm_config.parallel_config.worker_cls
     if isinstance(worker, str):
-        worker = resolve_obj_by_qualname(worker)
-    if getattr(worker, _MARK, False):
+        module, _, name = worker.rpartition(".")
+        worker = getattr(sys.modules.get(module), name, None)
+    _engine = "none" if worker is None else "starts"
+    if worker is None or getattr(worker, _MARK, False):
         return
     warm_up = worker.compile_or_warm_up_model
 
     @functools.wraps(warm_up)
     def until_warm(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _over
+        global _engine
         result = warm_up(self, *args, **kwargs)
-        _over = True
+        _engine = "serves"
         return result
 
     worker.compile_or_warm_up_model = until_warm
@@ -41,11 +45,11 @@ def begin(vllm_config: Any) -> None:
 
 def is_over() -> bool:
     """Whether the engine of this process serves."""
-    return _over
+    return _engine != "starts"
 
 
 def kind_of_step() -> StepKind:
     """That of the step that is running."""
-    if not _over:
+    if _engine == "starts":
         return "warm_up"
-    return "idle" if get_forward_context().attn_metadata is None else "served"
+    return "served" if _engine == "none" or get_forward_context().attn_metadata is not None else "idle"
