@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tools.write_models import configs_folder, listed, markdown
+from tools.write_models import ROOMY, configs_folder, listed, markdown
 from vllm_megamoe.checkpoint.formats import FORMATS, FormatFacts
 from vllm_megamoe.cli.model import ModelFiles, read_facts, read_files
 from vllm_megamoe.cli.report.make import make_report
@@ -102,9 +102,9 @@ def _models(models: Iterable[ModelFiles]) -> Iterator[tuple[str, ...]]:
 
 def _verdict(files: ModelFiles, profile: str) -> str:
     """Without consent where that is enough, else with it."""
-    plan, *_ = make_report(files, Request({"profile": profile}))
+    plan, *_ = make_report(files, Request({"profile": profile}, place=ROOMY))
     if not plan.holds:
-        plan, *_ = make_report(files, Request({"profile": profile, "requant": "allow"}))
+        plan, *_ = make_report(files, Request({"profile": profile, "requant": "allow"}, place=ROOMY))
     if not plan.holds:
         return f"no: {_each(rule.got for rule in plan.violations)}"
     return _each(map(_group, plan.groups)) + _fused(plan)

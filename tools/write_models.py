@@ -19,7 +19,7 @@ from typing import Any
 from vllm_megamoe.cli.model import ModelFiles, read_facts, read_files
 from vllm_megamoe.cli.report.make import make_report
 from vllm_megamoe.cli.report.schema import GroupReport, PlanReport
-from vllm_megamoe.cli.request import Request
+from vllm_megamoe.cli.request import Place, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
@@ -27,6 +27,8 @@ MODELS = ROOT / "tools" / "models.json"
 PROVEN = ROOT / "tests" / "families" / "proven.json"
 PROFILES = ("a3@9.1", "a3@9.2", "950@9.1", "950@9.2")
 SHARED_VARIABLE = "VLLM_MEGAMOE_SHARED"
+ROOMY = Place(device_memory=1e6)
+"""These pages are about formats and sizes; whether a model fits into so many devices is docs/plan.md's subject."""
 
 _COLUMNS = (
     "model",
@@ -55,7 +57,8 @@ _TABLE = """
 ## Published models with experts
 
 Each is planned with `requant=allow` and otherwise default options. A format in parentheses cannot be read; what a
-product says is about the model's sizes and activation then. [checkpoints.md](checkpoints.md) says what each format
+product says is about the model's sizes and activation then. Whether a model fits into the memory of so many devices is
+[plan.md](plan.md)'s subject. [checkpoints.md](checkpoints.md) says what each format
 becomes. *pads* is zero-padding that is exact, with the weights and
 FLOPs that it adds; *no* gives the rule that is violated. Profiles a2 have the sizes of a3.
 
@@ -140,7 +143,7 @@ def _models(models: list[ModelFiles], rows: list[dict[str, Any]]) -> Iterator[tu
     proof = {architecture: row["proof"] for row in reversed(rows) for architecture in row["architectures"]}
     yield *_COLUMNS, *PROFILES
     for files in models:
-        request = [Request({"profile": name, "requant": "allow"}) for name in ("none", *PROFILES)]
+        request = [Request({"profile": name, "requant": "allow"}, place=ROOMY) for name in ("none", *PROFILES)]
         alone, *products = [make_report(files, each)[0] for each in request]
         model = read_facts(files)
         facts = model.layers[0]

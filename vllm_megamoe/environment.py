@@ -5,6 +5,7 @@ at once, so that the config stage can reject a bad one before a weight is read.
 
     VLLM_MEGAMOE_PROFILE          product and operator revision whose limits hold where nobody names one
     VLLM_MEGAMOE_SIMULATE         product that the simulator stands for
+    VLLM_MEGAMOE_DEVIATIONS       what that simulated product does wrong on purpose
     VLLM_MEGAMOE_TIMEOUT_S        seconds that a rank of the twin waits for the others
     VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two reports of expert load in the log
     VLLM_MEGAMOE_LOAD_FILE        file that the expert load is written to
@@ -127,6 +128,22 @@ def _positive(text: str) -> int | None:
     return _whole(text) or None
 
 
+DEVIATION_NAMES = (
+    "excess8_nibbles",
+    "window_factor_1",
+    "w4a8_receive",
+    "fp16_saturates",
+    "scale_bits_18",
+    "overflow_ends",
+)
+"""Switches of simulator/deviations.py."""
+
+
+def _deviations(text: str) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in text.split(","))
+    return names if set(names) <= set(DEVIATION_NAMES) else None
+
+
 def _on_or_off(text: str) -> str | None:
     return text if text in ("on", "off") else None
 
@@ -142,6 +159,9 @@ def _anything(text: str) -> str:
 
 PROFILE = Variable(PROFILE_VARIABLE, f"one of {', '.join(PROFILE_NAMES)}", "a3@9.1", _profile, _why_no_profile)
 SIMULATE = Variable(SIMULATE_VARIABLE, f"one of {', '.join(PRODUCTS)}", "a3@9.1", _product, _why_no_profile)
+DEVIATIONS = Variable(
+    "VLLM_MEGAMOE_DEVIATIONS", f"names of {', '.join(DEVIATION_NAMES)}, with commas", "overflow_ends", _deviations
+)
 TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at most a year", "300", _seconds)
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
 LOAD_FILE = Variable("VLLM_MEGAMOE_LOAD_FILE", "a file in a folder that exists", "load.json", _file)
@@ -152,11 +172,12 @@ SIMULATED_NPU = Variable("VLLM_MEGAMOE_SIMULATED_NPU", f"one of {', '.join(PRODU
 SHARED = Variable("VLLM_MEGAMOE_SHARED", "a folder", "../shared", _anything)
 BUFFSIZE = Variable(BUFFSIZE_VARIABLE, "a whole number of MB from 1 on", str(DEFAULT_MB), _positive)
 
-VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float]] = {
+VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float] | Variable[tuple[str, ...]]] = {
     variable.name: variable
     for variable in (
         PROFILE,
         SIMULATE,
+        DEVIATIONS,
         TIMEOUT,
         LOAD_LOG_STEPS,
         LOAD_FILE,

@@ -8,7 +8,8 @@ from torch import Tensor
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
 from vllm_megamoe.experts.operands import to_operands
 from vllm_megamoe.numerics.int8 import quantise_weight
-from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe
+from vllm_megamoe.ops import get_symm_buffer_for_mega_moe
+from vllm_megamoe.ops.bound import bind
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 HIDDEN, WIDTH, NUM_EXPERTS, TOPK, MAX_ROWS = 2048, 1024, 32, 8, 1024
@@ -69,23 +70,19 @@ def _operator(use_case: UseCase) -> Layer:
         for name in ("l1_sf", "l2_sf", "l1_bias", "l2_bias")
     }
 
-    def run(x: Tensor, ids: Tensor, weights: Tensor) -> object:
-        return mega_moe(
-            x,
-            ids,
-            weights,
-            [one.l1 for one in operands],
-            [one.l2 for one in operands],
-            buffer,
-            l1_weights_sf=lists["l1_sf"],
-            l2_weights_sf=lists["l2_sf"],
-            l1_bias=lists["l1_bias"],
-            l2_bias=lists["l2_bias"],
-            weight1_type=facts.weight_type,
-            weight2_type=facts.weight_type,
-        )
-
-    return run
+    # As a served layer calls it.
+    operator = bind(
+        buffer,
+        l1_weights=[one.l1 for one in operands],
+        l2_weights=[one.l2 for one in operands],
+        l1_weights_sf=lists["l1_sf"],
+        l2_weights_sf=lists["l2_sf"],
+        l1_bias=lists["l1_bias"],
+        l2_bias=lists["l2_bias"],
+        weight1_type=facts.weight_type,
+        weight2_type=facts.weight_type,
+    )
+    return lambda x, ids, weights: operator(x, ids, weights, None)
 
 
 def _experts(use_case: UseCase) -> Experts:

@@ -6,12 +6,13 @@ process which does nothing else.
 
 import gc
 import json
+import mmap
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
+from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.checkpoint.stream import ExpertStream, Shard
+from vllm_megamoe.experts.operands import KINDS
 from vllm_megamoe.experts.slots import Slots
 from vllm_megamoe.profiles.use_cases import UseCase
 
 SHARDS: dict[str, Shard] = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
-BUFFER = 64 * 2**20
-"""Bytes that the copy goes through: what is read once is dropped."""
+OWN = "own format,"
+BUFFER = 2**20
+"""Bytes that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,20 @@ class Case:
     use_case: UseCase
 
     @property
+    def own_of(self) -> UseCase | None:
+        """The use case of operands in the package's own format, None of all others."""
+        return self.use_case if self.format.startswith(OWN) else None
+
+    @property
     def name(self) -> str:
-        return f"{self.format} as {self.use_case.value}"
+        return self.format if self.own_of else f"{self.format} as {self.use_case.value}"
 
 
 CASES = {
     case.name: case
     for case in (
+        Case(f"{OWN} a16w16", UseCase.A16W16),
+        Case(f"{OWN} a8w8-int", UseCase.A8W8_INT),
         Case("bf16", UseCase.A16W16),
         Case("bf16", UseCase.A8W8_INT),
         Case("msmodelslim-w8a8-dynamic", UseCase.A8W8_INT),
@@ -84,6 +96,14 @@ def _codes(format_name: str, rows: int, columns: int, g: torch.Generator) -> dic
     return {"weight": weight, "weight_scale": scale, "weight_offset": torch.zeros(rows, 1)}
 
 
+def _expert(format_name: str, shapes: Mapping[str, tuple[int, int]], g: torch.Generator) -> dict[str, Tensor]:
+    return {
+        f"{name}.{part}": tensor
+        for name, shape in shapes.items()
+        for part, tensor in _codes(format_name, *shape, g).items()
+    }
+
+
 def write(folder: Path, format_name: str, sizes: Sizes) -> None:
     """A file for each layer, with names as Qwen3-MoE has them, and the sizes beside them."""
     folder.mkdir(parents=True)
@@ -91,12 +111,14 @@ def write(folder: Path, format_name: str, sizes: Sizes) -> None:
     g = torch.Generator().manual_seed(0)
     shapes = {"gate_proj": (sizes.width, sizes.hidden), "up_proj": (sizes.width, sizes.hidden)}
     shapes["down_proj"] = (sizes.hidden, sizes.width)
+    own = next(
+        (_own_layer(case.own_of, sizes) for case in CASES.values() if case.format == format_name and case.own_of), None
+    )
     for layer in range(sizes.layers):
         tensors = {
-            f"model.layers.{layer}.mlp.experts.{e}.{name}.{part}": tensor
+            f"model.layers.{layer}.mlp.experts.{e}.{name}": tensor
             for e in range(sizes.experts)
-            for name, shape in shapes.items()
-            for part, tensor in _codes(format_name, *shape, g).items()
+            for name, tensor in (_own_expert(own, g) if own else _expert(format_name, shapes, g)).items()
         }
         save_file(tensors, folder / f"model-{layer:05d}.safetensors")
 
@@ -109,21 +131,40 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, file.get_tensor(name)
 
 
-def copy_once(folder: Path) -> None:
-    """Read and copy every byte once."""
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def read_once(folder: Path) -> None:
+    """Read every byte once into memory that stays in the processor's cache."""
     buffer = torch.empty(BUFFER, dtype=torch.uint8)
     for _, tensor in tensors_of(folder):
-        flat = tensor.contiguous().view(-1).view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
-        for start in range(0, flat.numel(), BUFFER):
-            piece = flat[start : start + BUFFER]
-            buffer[: piece.numel()].copy_(piece)
+        held = _bytes(tensor)
+        for start in range(0, len(held), BUFFER):
+            piece = held[start : start + BUFFER]
+            buffer[: len(piece)].copy_(piece)
+
+
+def copy_once(folder: Path) -> None:
+    """Read every byte once and copy it into memory of its own, as much as the files have, new and kept to the end."""
+    kept = []
+    for path in sorted(folder.glob("*.safetensors")):
+        # Not from the C library, which might hand out memory that this process has touched before.
+        place = torch.frombuffer(mmap.mmap(-1, path.stat().st_size), dtype=torch.uint8)
+        kept.append(place)
+        start = 0
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118, it is no mapping
+                piece = _bytes(file.get_tensor(name))
+                place[start : start + piece.numel()].copy_(piece)
+                start += piece.numel()
 
 
 def load(folder: Path, case: Case) -> list[Slots]:
     """Every layer's experts into operands."""
     sizes = Sizes(**json.loads((folder / "sizes.json").read_text()))
     slots = [Slots(case.use_case, sizes.experts, dtype=torch.bfloat16) for _ in range(sizes.layers)]
-    streams = [_stream(f"model.layers.{i}.mlp.experts", case, sizes, own.put) for i, own in enumerate(slots)]
+    streams = [_stream(f"model.layers.{i}.mlp.experts", case, sizes, own) for i, own in enumerate(slots)]
     for name, tensor in tensors_of(folder):
         _, _, layer, _, _, expert, projection, part = name.split(".")
         streams[int(layer)].take(SHARDS[projection], part, int(expert), tensor)
@@ -132,17 +173,40 @@ def load(folder: Path, case: Case) -> list[Slots]:
     return slots
 
 
-def _stream(name: str, case: Case, sizes: Sizes, finish: Callable[..., None]) -> ExpertStream:
+def _stream(name: str, case: Case, sizes: Sizes, slots: Slots) -> ExpertStream:
     projections = {shard: projection for projection, shard in SHARDS.items()}
-    return ExpertStream(
-        name,
-        stored_of(case.format),
-        sizes.hidden,
-        sizes.width,
-        range(sizes.experts),
-        lambda expert, shard: f"{name}.{expert}.{projections[shard]}",
-        finish,
-    )
+
+    def name_of(expert: int, shard: Shard) -> str:
+        return f"{name}.{expert}.{projections[shard]}"
+
+    shape = sizes.hidden, sizes.width, range(sizes.experts), name_of
+    if case.own_of:
+        own = _own_layer(case.use_case, sizes)
+        expected = sizes.hidden, sizes.width
+
+        def put(slot: int, tensors: Mapping[str, Tensor]) -> None:
+            slots.put_operands(slot, own.operands_of(tensors, name_of(slot, "w1")), expected)
+
+        return OwnStream(name, own, *shape, put)
+    stream = ExpertStream(name, stored_of(case.format), *shape, slots.put)
+    # What the server reads in the files' headers.
+    parts = frozenset(_codes(case.format, 64, 64, torch.Generator()))
+    stream.expect(dict.fromkeys(SHARDS, parts))
+    return stream
+
+
+def _own_layer(use_case: UseCase, sizes: Sizes) -> OwnLayer:
+    return OwnLayer(use_case, KINDS[use_case][0], sizes.hidden, sizes.width)
+
+
+def _own_expert(own: OwnLayer, g: torch.Generator) -> dict[str, Tensor]:
+    """Operands of random bytes, which loading does not look at; scales as a conversion writes them do not differ."""
+    return {
+        ".".join(PARTS[field]): torch.randint(0, 256, (like.nbytes,), generator=g, dtype=torch.uint8)
+        .view(like.dtype)
+        .view(like.shape)
+        for field, like in own.tensors.items()
+    }
 
 
 def anonymous() -> int:
@@ -180,20 +244,41 @@ def _warm_up(case: Case) -> None:
         load(Path(place) / "one", case)
 
 
+class Clock:
+    """Seconds by the wall and of all cores, since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cores = time.perf_counter(), time.process_time()
+
+    def read(self, name: str) -> dict[str, float]:
+        return {f"{name}_s": time.perf_counter() - self._wall, f"{name}_cpu_s": time.process_time() - self._cores}
+
+
+def _timed(name: str, work: Callable[[], Any]) -> dict[str, float]:
+    clock = Clock()
+    work()
+    return clock.read(name)
+
+
 def measure(folder: Path, case: Case) -> dict[str, float]:
-    """Seconds of the copy and of loading, and bytes above the start: at the peak, of the operands, of a layer."""
+    """Seconds of reading, of the copy and of loading, and bytes above the start: at the peak, of the operands, a layer.
+
+    Reading comes first, so that the files are in the page cache for all. The copy is the faster one of two, before and
+    after loading.
+    """
     _warm_up(case)
-    started = time.perf_counter()
-    copy_once(folder)
-    copied = time.perf_counter()
+    read_once(folder)
+    times = _timed("read", partial(read_once, folder))
+    first = _timed("copy", partial(copy_once, folder))
     with Peak() as memory:
+        clock = Clock()
         slots = load(folder, case)
-    loaded = time.perf_counter()
+        times |= clock.read("load")
+    second = _timed("copy", partial(copy_once, folder))
+    times |= {name: min(seconds, second[name]) for name, seconds in first.items()}
     layers = [own.operands().nbytes for own in slots]
     source = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return {
-        "copy_s": copied - started,
-        "load_s": loaded - copied,
+    return times | {
         "peak": memory.peak - memory.before,
         "final": sum(layers),
         "layer": max(layers),

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
-from vllm_megamoe.checkpoint.own_stream import SHARD, OwnStream
-from vllm_megamoe.checkpoint.stream import Shard
+from vllm_megamoe.checkpoint.own_stream import OwnStream
+from vllm_megamoe.checkpoint.stream import SHARD_OF, Shard
 from vllm_megamoe.errors import CheckpointError, ConfigError, LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts
 from vllm_megamoe.experts.convert import convert
@@ -74,7 +74,7 @@ class Load:
         """In the file's order; then the loader writes into its own memory again."""
         for name, tensor in self.tensors.items():
             number, projection, part = name.removeprefix(f"{NAME}.").split(".")
-            assert self.stream.take(SHARD[projection], part, int(number), tensor) is (int(number) in self.ids)
+            assert self.stream.take(SHARD_OF[projection], part, int(number), tensor) is (int(number) in self.ids)
         self.stream.settle()
         for tensor in self.tensors.values():
             tensor.view(torch.uint8).fill_(77)

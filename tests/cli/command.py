@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from vllm_megamoe.cli.app import app
 
-# Fields of published config.json files: only those that say where experts are and how large.
+# Fields of published config.json files: only those that say what stands where and how large it is.
 QWEN3_30B_A3B: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -21,6 +21,12 @@ QWEN3_30B_A3B: dict[str, Any] = {
     "num_hidden_layers": 48,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
 DEEPSEEK_V3_BF16: dict[str, Any] = {

@@ -270,6 +270,16 @@ def test_refusals(tmp_path: Path, source: Path) -> None:
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.parametrize("use_case", ["a16w16", "a8w8-int", "a8w4-fp"])
+def test_weights_that_are_no_numbers(tmp_path: Path, source: Path, use_case: str) -> None:
+    broken = shutil.copytree(source, tmp_path / "broken")
+    pairs.damage(broken, lambda tensors: tensors[f"{pairs.PLACE}2.up_proj.weight"][3, 4:5].fill_(float("nan")))
+    found = run("convert", str(broken), str(tmp_path / "own"), "--use-case", use_case)
+    assert found.exit_code == 2
+    assert "model.layers.1.mlp.experts.2: its weights hold NaN" in found.output
+    assert not (tmp_path / "own" / "config.json").exists()
+
+
 @pytest.mark.parametrize("damage", ["dtype", "shape", "missing", "version"])
 def test_a_malformed_result_is_named(tmp_path: Path, source: Path, damage: str) -> None:
     own = tmp_path / "own"

@@ -110,6 +110,7 @@ def test_each_defect_has_its_command(env: Environment, name: str, state: str, re
     [
         (CPU, "ok", "as float32"),
         (replace(CPU, cpu_flags=CPU.cpu_flags | {"avx512_vnni"}), "ok", "byte by byte"),
+        (replace(CPU, cpu_flags=CPU.cpu_flags | {"avx512_bf16"}), "ok", "BF16 in pairs"),
         (replace(CPU, cpu_flags=frozenset({"avx2"})), "note", "no FMA and F16C"),
         (replace(CPU, machine="aarch64", cpu_flags=frozenset({"asimd"})), "ok", "llvmlite 0.47.0"),
         (without(CPU, "llvmlite"), "note", "llvmlite is not installed"),

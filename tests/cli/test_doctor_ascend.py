@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from cli.ascend_host import COMMON, HOST, NEWER, kernels, wrapper
+from cli.command import QWEN3_30B_A3B, write_model
+from cli.command import report as plan_report
 from cli.test_doctor import ASCEND, CPU, named
 
 from vllm_megamoe.cli.doctor.ascend_host import AscendHost, read_header, read_host, read_wrapper
 from vllm_megamoe.cli.doctor.environment import Environment, fingerprint
+from vllm_megamoe.cli.doctor.model import Served
 from vllm_megamoe.cli.doctor_command import examine
 
 # As both revisions declare it (aclnn_mega_moe.h), cut short.
@@ -124,3 +127,35 @@ def test_the_wrapper_is_read_and_not_imported(tmp_path: Path) -> None:
     assert read_wrapper(place) is None
     place.write_text("int other(int);")
     assert read_header(place) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "words"),
+    [
+        ("512", "ok", "present 512 MB"),
+        ("", "ok", "present 200 MB (HCCL's default)"),
+        ("20", "wrong", "present 20 MB"),
+    ],
+)
+def test_the_window_that_a_model_needs_beside_the_one_it_gets(
+    value: str, state: str, words: str, tmp_path: Path
+) -> None:
+    """As `plan` counts it for the product and the operator of this host."""
+    model = write_model(tmp_path / "model", QWEN3_30B_A3B)
+    variables = {name: text for name, text in ASCEND.variables.items() if name != "HCCL_BUFFSIZE"}
+    env = replace(ASCEND, variables=variables | ({"HCCL_BUFFSIZE": value} if value else {}))
+    found = examine(env, Served(model, tensor_parallel=8))
+    needed = plan_report(model, "--tp", "8", "--profile", "a3@9.1")["hccl_buffsize_mb"]
+    check = named(found, "window")
+    assert (check.state, f"needed {needed} MB" in check.found, words in check.found) == (state, True, True)
+    assert check.remedy == ("export HCCL_BUFFSIZE=200" if state == "wrong" else "")
+    assert found.ok is (state == "ok")
+
+
+def test_a_plan_that_does_not_hold_here_is_told(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", QWEN3_30B_A3B)
+    found = examine(ASCEND, Served(model, tensor_parallel=3))
+    check = named(found, "plan")
+    assert (check.state, found.ok) == ("wrong", False)
+    assert "cannot be served under profile a3@9.1 on 3 ranks" in check.found
+    assert check.remedy.startswith("vllm-megamoe plan")

@@ -30,7 +30,6 @@ def test_a_line_of_other_habits_is_corrected(model: str) -> None:
     found = report("--from", line, "--profile", "a3@9.1")
     assert steps(found) == {
         "drop": [
-            "--enable-lora --lora-modules a=b",
             "--enable-eplb --eplb-config.num_redundant_experts 8",
             "--enable-dbo",
         ],
@@ -41,8 +40,8 @@ def test_a_line_of_other_habits_is_corrected(model: str) -> None:
     assert found["engine"]["ep_size"] == 16
     assert found["engine"]["max_num_batched_tokens"] == 8192
     assert found["command"] == (
-        f"HCCL_BUFFSIZE=200 vllm serve {model} -tp 8 --data-parallel-size=2 --quantization megamoe --dtype bfloat16 "
-        "--max-num-batched-tokens 8192 --port 80 --enable-expert-parallel "
+        f"HCCL_BUFFSIZE=200 vllm serve {model} -tp 8 --data-parallel-size=2 --enable-lora --lora-modules a=b "
+        "--quantization megamoe --dtype bfloat16 --max-num-batched-tokens 8192 --port 80 --enable-expert-parallel "
         """--additional-config '{"megamoe": {"profile": "a3@9.1"}}'"""
     )
 
@@ -213,3 +212,13 @@ def test_a_pipeline_holds_the_layers_of_its_largest_stage(model: str) -> None:
     found = report("--from", f"vllm serve {model} -tp 2 -pp 5 -ep")
     # 48 layers over five stages: ten at most, each with 64 experts of three matrices of 768 x 2048 in bf16.
     assert found["memory"]["weights"] == 10 * 64 * 3 * 768 * 2048 * 2
+
+
+def test_sleep_mode_goes_on_the_cpu_and_stays_for_an_npu(model: str) -> None:
+    line = f"vllm serve {model} -tp 2 --enable-sleep-mode"
+    (gone,) = [step for step in report("--from", line)["corrections"] if step["action"] == "drop"]
+    assert gone["what"] == "--enable-sleep-mode"
+    assert gone["why"].startswith("vLLM's CPU platform rejects sleep mode")
+    kept = report("--from", line, "--profile", "a3@9.1")
+    assert steps(kept)["drop"] == []
+    assert "--enable-sleep-mode" in kept["command"]

@@ -83,8 +83,10 @@ def test_geometry_on_a3(shared_dir: Path) -> None:
     for name in FITS:
         found = answer(shared_dir, name, "--profile", "a3@9.1")
         assert all(group["padding"] is None for group in found["groups"]), name
-        # Nothing is in the way but the consent that free scales need.
-        assert all("is lossy" in rule["got"] for rule in found["violations"]), found["violations"]
+        # Nothing is in the way but the consent that free scales need, and memory: read as BF16, the largest need more
+        # than the 32 dies that the profile takes.
+        others = [rule for rule in found["violations"] if rule["where"] != "memory"]
+        assert all("is lossy" in rule["got"] for rule in others), others
 
 
 def test_activations(shared_dir: Path) -> None:

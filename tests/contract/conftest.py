@@ -51,7 +51,7 @@ def a3_pair() -> dict[str, list[Any]]:
     """Scenes of two ranks on A3."""
     from contract.support.launch import run
 
-    return run("a3@9.2", ["golden", "mask", "golden_pair"], ranks=2)
+    return run("a3@9.2", ["golden", "mask", "golden_pair", "captured"], ranks=2)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def a950_pair() -> dict[str, list[Any]]:
     """Scenes of two ranks on 950."""
     from contract.support.launch import run
 
-    return run("950@9.2", ["golden", "golden_pair"], ranks=2)
+    return run("950@9.2", ["golden", "golden_pair", "captured"], ranks=2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

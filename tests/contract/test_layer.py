@@ -19,6 +19,18 @@ of its values. A16W16 rounds to BF16. The others round rows before either GEMM: 
 value, which in the second GEMM's rows is some 15 times their rms, so by 15 / 127 / sqrt(12) = 0.034; E4M3 by up to
 2^-4 of a value, so by 2^-4 / sqrt(3) = 0.036 and, with weights from BF16 rounded alike, 0.072 in all, more for a token
 of unlike values; E2M1 by up to 2^-2, so by 0.2 in both."""
+ND, NZ, NCL, NZ_C0_16 = 2, 29, 47, 50
+FORMATS = {
+    "a16w16": (ND, ND),
+    "a8w8-int": (NZ, NZ),
+    "a8w4-int": (NZ, NZ),
+    "a8w8-fp": (ND, ND),
+    "a8w4-fp": (NZ_C0_16, NZ_C0_16),
+    "a4w4-fp": (NZ, NZ_C0_16),
+}
+"""Of both weights (operator_readme.txt, table of formats), by torch_npu's numbers for packed tensors."""
+FP4 = {"customize_dtype": "torch.float8_e4m3fn", "input_dtype": "torch.float4_e2m1fn_x2"}
+"""Without these the device makes wide blocks of packed FP4."""
 QUANT_TYPES = {
     "BF16": "NONE",
     "W8A8_DYNAMIC": "W8A8",
@@ -122,6 +134,35 @@ def test_one_buffer_and_equal_calls(product: str, case: Case, answers: Any) -> N
     expected = sum(-(-step // ranks[0]["chunk"]) for step in steps)
     assert len(shapes[0]) == expected
     assert ranks[0]["chunk"] == per_rank or case.name == "pieces"
+
+
+@pytest.mark.parametrize(("product", "case"), EVERY)
+def test_weights_are_cast_one_expert_at_a_time(product: str, case: Case, answers: Any) -> None:
+    """To the format that the operator's table asks for, from contiguous memory; and each weight has it afterwards."""
+    expected = FORMATS[case.use_case]
+    for answer in answers(product, case):
+        casts, experts = answer["casts"], EXPERTS // RANKS + (case.shared if case.fused else 0)
+        assert len(casts) == experts * sum(found != ND for found in expected)
+        for cast in casts:
+            assert (len(cast["shape"]), cast["contiguous"], cast["asked"]) == (2, True, NZ)
+            types = {name: cast[name] for name in ("customize_dtype", "input_dtype") if name in cast}
+            assert types == (FP4 if cast["got"] == NZ_C0_16 else {})
+        assert {cast["got"] for cast in casts} == {found for found in expected if found != ND}
+        for call in calls_of(answer):
+            for name, found in zip(("l1_weights", "l2_weights"), expected, strict=True):
+                assert {weight["format"] for weight in call[name]} <= {found, NCL} - ({NCL} if found != ND else set())
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_lists_are_of_the_layout_that_the_product_takes(product: str, answers: Any) -> None:
+    """950 of 9.1.0 takes one stack of all experts alone, all others a list with a matrix for each."""
+    case = CASES[product][0]
+    for answer in answers(product, case):
+        for call in calls_of(answer):
+            shapes = [weight["shape"] for weight in call["l1_weights"]]
+            experts = EXPERTS // RANKS
+            assert [len(shape) for shape in shapes] == ([3] if product == "950@9.1" else [2] * experts)
+            assert product != "950@9.1" or shapes[0][0] == experts
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

@@ -18,13 +18,19 @@ NOTICED: dict[str, set[str]] = {
     "reduction done twice": {"rows"},
     "bf16 router weights": {"said"},
     "wrong type code": {"said"},
+    "weights not cast": {"said"},
+    "cast without effect": {"said"},
+    "small window on one rank": {"said"},
 }
 WORDS = {
     "selector not replaced": "ALLGATHER",
     "bf16 router weights": "topk_weights.dtype=BF16",
     "wrong type code": "weight",
+    "weights not cast": "FRACTAL_NZ",
+    "cast without effect": "npu_format_cast left a torch.int8 tensor",
+    "small window on one rank": "ranks [0]: ",
 }
-"""What an error has to speak of."""
+"""What an error has to speak of, on every rank."""
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ SAID: dict[str, tuple[str, ...]] = {
         "--enable-expert-parallel",
     ),
     "one rank": ("ep_world_size=1",),
-    "lora": ("LoRA is on; expected experts that stay as loaded", "Drop --enable-lora"),
+    "lora": ("LoRA on experts (experts)", "Drop experts from --lora-target-modules"),
     "eplb": ("expert-parallel load balancing is on", "Drop --enable-eplb"),
     "their eplb": ("eplb_config.dynamic_eplb = True; expected experts that stay as loaded",),
     "their map": ("eplb_config.expert_map_path = 'map.json'",),
@@ -26,6 +26,8 @@ SAID: dict[str, tuple[str, ...]] = {
     "backend": ("backend = 'cpu'; expected 'auto' or 'cann' on an NPU",),
     "option": ("'use_cas' is not an option; did you mean 'use_case'",),
     "consumer": ("a KV consumer that skips the exchange of row counts", "FULL_DECODE_ONLY"),
+    "backend of experts": ("--moe-backend triton; expected auto", "Drop --moe-backend."),
+    "backend of a draft": ("--speculative-config moe_backend triton; expected auto",),
     "dtype": ("float16; expected bfloat16",),
     "several": (
         "6 rule(s) violated",
@@ -33,7 +35,7 @@ SAID: dict[str, tuple[str, ...]] = {
         "mix_placement = True",
         "profile = 'a2@9.1'; expected 'a3@9.1'",
         "'use_cas' is not an option",
-        "LoRA is on",
+        "LoRA on experts",
         "float16; expected bfloat16",
     ),
     "VLLM_ASCEND_ENABLE_FUSED_MC2": ("VLLM_ASCEND_ENABLE_FUSED_MC2=1", "Unset VLLM_ASCEND_ENABLE_FUSED_MC2"),
@@ -43,7 +45,10 @@ SAID: dict[str, tuple[str, ...]] = {
         "vLLM 0.30.0 with vllm-ascend 0.30.0rc1 on npu; expected",
         "vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu",
     ),
-    "0.31.0": ("with vllm-ascend 0.31.0 on npu",),
+    "0.27.1rc1": ("with vllm-ascend 0.27.1rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.28.0rc1": ("with vllm-ascend 0.28.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.29.0rc1": ("with vllm-ascend 0.29.0rc1 on npu; expected", "vllm-ascend 0.30.0rc2"),
+    "0.31.0": ("with vllm-ascend 0.31.0 on npu; expected", "vllm-ascend 0.30.0rc2"),
     "wide": ("enable_fused_mc2 = 2", "intermediate_hidden = 4096"),
 }
 
@@ -62,11 +67,11 @@ def said(answers: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_case_is_judged(said: dict[str, str]) -> None:
-    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide"}
+    assert set(SAID) == {*CASES, *VARIABLES, *RELEASES, "wide", "backend of a draft"}
 
 
 def test_what_holds_is_taken(said: dict[str, str]) -> None:
-    assert said["fine"] == ""
+    assert (said["fine"], said["draft"]) == ("", "")
 
 
 @pytest.mark.parametrize("case", SAID)

@@ -7,7 +7,7 @@ from pathlib import Path
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 ENTRY = re.compile(r"^\| (B\d\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 # Numbers that the list of reports leaves out.
-GAPS = {24, 42, 46, 47, 51}
+GAPS = {24, 31, 35, 36, 38, 39, 42, 46, 47, 51, 56, 60, 63}
 
 
 def names_in(path: Path) -> set[str]:
@@ -24,7 +24,7 @@ def test_every_named_test_exists(repository: Path) -> None:
 
 def test_every_entry_has_a_test_or_a_reason(repository: Path) -> None:
     rows = ENTRY.findall((repository / "docs" / "failures.md").read_text(encoding="utf-8"))
-    expected = [f"B{n:02}" for n in (*range(1, 27), *range(41, 54)) if n not in GAPS]
+    expected = [f"B{n:02}" for n in range(1, 75) if n not in GAPS]
     assert [entry for entry, _, _ in rows] == expected
     assert all(NAMED.search(holds) or holds.count(" ") > 8 for _, _, holds in rows)
 

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.layer.state import constant_arguments
+from vllm_megamoe.ops.bound import bind
+
 Fix = Callable[[], None]
 
 
@@ -56,12 +59,14 @@ def _shared_times(runner: Any, times: int) -> Fix:
         raise RuntimeError(f"{runner.layer_name}: no shared experts to break")
     whole = method.apply
 
+    operator = state._operator
+    routed_alone = bind(state.buffer, **constant_arguments(state.plan, state.operands, None))
+
     def broken(**arguments: Any) -> Tensor:
-        constant = state._constant
         with_shared = whole(**arguments)
-        state._constant = {key: value for key, value in constant.items() if not key.startswith("shared_")}
+        state._operator = routed_alone
         without = whole(**arguments)
-        state._constant = constant
+        state._operator = operator
         return without + times * (with_shared - without)
 
     return replace(method, "apply", broken)

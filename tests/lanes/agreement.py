@@ -3,7 +3,8 @@
 python agreement.py CASES.json
 
 CASES.json maps names to {"folder": a checkpoint's folder with config files alone, "flags": flags of `vllm serve`}.
-Prints one line `CASE {name: {"plans": [...]} or {"refused": [sentences]} or {"error": text}}` for each.
+Prints one line `CASE {name: found}` for each; found is {"plans": [...], "memory": [what the log warns of]},
+{"refused": [sentences]} or {"error": text}.
 """
 
 import json
@@ -27,13 +28,18 @@ def ask(folder: str, flags: list[str]) -> dict[str, Any]:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = parser.parse_args(["--model", folder, *flags])
     made: list[Plan] = []
+    memory: list[str] = []
+    warned = startup.memory_warning
+    startup.memory_warning = lambda *given: memory.append(warned(*given)) or memory[-1]
     startup.make_plan = lambda *given: made.append(make_plan(*given)) or made[-1]
     try:
         EngineArgs.from_cli_args(arguments).create_engine_config()
     except ConfigError as error:
         head, *sentences = str(error).split("\n  ")
         return {"refused": [s.split(". ", 1)[1] for s in sentences]} if sentences else {"error": head}
-    return {"plans": [repr(layer) for layer in made[-1].layers]}
+    finally:
+        startup.memory_warning = warned
+    return {"plans": [repr(layer) for layer in made[-1].layers], "memory": [text for text in memory if text]}
 
 
 def main(cases_file: str) -> None:

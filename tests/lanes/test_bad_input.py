@@ -65,6 +65,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, shared_dir: Path) -> dict[str
         "no ep": {"model": base, **ours, "tensor_parallel_size": 2},
         "fp16": {"model": base, **ours, "dtype": "float16"},
         "lora": {"model": base, **ours, "enable_lora": True},
+        "lora on experts": {"model": base, **ours, "enable_lora": True, "lora_target_modules": ["o_proj", "experts"]},
         "gelu": {"model": gelu, **ours},
         "misspelt": {"model": base, **ours, "additional_config": options},
         "all at once": {
@@ -85,7 +86,8 @@ def ends(tmp_path_factory: pytest.TempPathFactory, shared_dir: Path) -> dict[str
 
 
 @pytest.mark.parametrize(
-    "case", ["plain", "named, flag", "named, no flag", "int8 linears", "quantised experts", "msmodelslim experts"]
+    "case",
+    ["plain", "lora", "named, flag", "named, no flag", "int8 linears", "quantised experts", "msmodelslim experts"],
 )
 def test_accepted(case: str, ends: dict[str, Any]) -> None:
     assert ends[case] == {"config": "MegaMoeConfig", "quantization": "megamoe"}
@@ -103,7 +105,7 @@ REJECTED = {
     "no division": ["5 experts do not divide over 2 ranks", "[1, 5]"],
     "no ep": ["Add --enable-expert-parallel"],
     "fp16": ["float16", "Add --dtype bfloat16"],
-    "lora": ["Drop --enable-lora"],
+    "lora on experts": ["Drop experts from --lora-target-modules"],
     "gelu": ["activation 'gelu'"],
     "misspelt": ["did you mean 'use_case'"],
     "all at once": ["--enable-expert-parallel", "--dtype bfloat16", "activation 'gelu'", "did you mean 'use_case'"],

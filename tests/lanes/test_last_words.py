@@ -1,6 +1,7 @@
 """An error of ours is the last thing on the user's screen: its sentence alone, without a traceback."""
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -202,3 +203,32 @@ def test_vllm_serve_ends_with_the_sentence(tmp_path: Path) -> None:
     assert re.search(r"1\. VLLM_MEGAMOE_TIMEOUT_S='soon'; expected a number of seconds", first)
     assert "2. additional_config['megamoe']: 'use_csae' is not an option; did you mean 'use_case'?" in second
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_note_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A full disk, or a folder that cannot be made: whoever logs goes on, and the line is logged all the same."""
+    from vllm_megamoe.errors import OperatorError
+    from vllm_megamoe.lanes import last_words
+
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setattr(last_words, "_folder", lambda: blocked / "notes")
+    said: list[str] = []
+    handler = last_words._TakeDown(logging.ERROR)
+    monkeypatch.setattr(handler, "handleError", lambda record: said.append(record.getMessage()))
+    error = OperatorError("the reason")
+    record = logging.LogRecord("vllm", logging.ERROR, __file__, 1, "failed:", None, (OperatorError, error, None))
+    handler.emit(record)
+    assert said == ["failed:"]
+    assert record.getMessage() == "failed: the reason"
+
+
+def test_a_rank_that_vllms_own_exchange_misses_is_told_in_a_sentence() -> None:
+    from vllm_megamoe.lanes.last_words import lost_rank
+
+    gloo = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:62881: Connection reset by peer. ...")
+    wrapped = RuntimeError(f"Worker failed with error '{gloo}', please check the stack trace above")
+    assert str(lost_rank(gloo)) == str(lost_rank(wrapped))
+    assert str(lost_rank(gloo)).startswith("The connection to a rank of this engine on 10.0.0.7 broke")
+    assert lost_rank(RuntimeError("Connection refused")) is None
+    assert lost_rank(None) is None

@@ -90,7 +90,12 @@ def test_a_draft_models_own_folder_is_looked_at_too(tmp_path: Path) -> None:
         quant_config=SimpleNamespace(side_files={}),
     )
     speculation = Speculation("eagle", DraftModel(str(draft), config, {}))
-    (found,) = read_headers_of(engine, with_draft, speculation)
-    assert PLACE in found
-    assert read_headers_of(engine, facts, speculation) == []
-    assert read_headers_of(engine, facts, None) == []
+    targets, drafts = read_headers_of(engine, with_draft, speculation)
+    assert targets.problems == []
+    assert [problem.tensor for problem in drafts.problems] == [PLACE]
+    for given in (speculation, None):
+        (alone,) = read_headers_of(engine, facts, given)
+        assert alone.problems == []
+        parts = {layer: set(found.parts.items()) for layer, found in alone.layers.items()}
+        weight = frozenset({"weight"})
+        assert parts["model.layers.1.mlp.experts"] == {(f"{name}_proj", weight) for name in ("gate", "up", "down")}

@@ -75,6 +75,6 @@ def test_a_pairing_provides_all_that_is_asked_of_it(pairing: lanes.Pairing) -> N
         name: inspect.signature(f) for name, f in vars(lanes.Lane).items() if inspect.isfunction(f) and name[0] != "_"
     }
     lane = pairing.load()
-    assert len(asked) == 9
+    assert len(asked) == 10
     for name, signature in asked.items():
         assert list(inspect.signature(getattr(lane, name)).parameters) == list(signature.parameters)[1:]

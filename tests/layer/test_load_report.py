@@ -208,6 +208,19 @@ def test_the_load_file_has_every_expert(tmp_path: Path, monkeypatch: pytest.Monk
     del keep
 
 
+def test_nothing_is_asked_where_a_capture_may_begin() -> None:
+    """A capture begins before its first MoE layer runs, so the layer alone cannot tell."""
+    state = layer()
+    over = [False]
+    report = LoadReport(1, look_s=None)
+    keep = report.watch(state, lambda: over[0])
+    run(state, 2)
+    assert report.lines() == []
+    over[0] = True
+    assert len(report.lines()) == 1
+    del keep
+
+
 def test_the_thread_ends_with_the_process() -> None:
     state = layer()
     report = LoadReport(1, look_s=0.001)

@@ -136,6 +136,33 @@ def test_sums(element: AclDtype, fmt: AclFormat, k: int, n: int) -> None:
         assert (np.abs(got[start:stop] - exact) <= bound).all()
 
 
+pairs = pytest.mark.skipif(
+    bool(build.why_not()) or not build.has_pair_product(), reason="this processor multiplies no pairs of BF16 numbers"
+)
+
+
+@pairs
+@pytest.mark.parametrize(("k", "n"), SIZES)
+def test_sums_of_pairs(k: int, n: int) -> None:
+    given = made(AclDtype.BF16, ND, k, n)
+    assert product.takes_pairs(given.weights)
+    x = inputs(AclDtype.BF16, 48, k).bfloat16()
+    got = multiply(x, given.weights, [(2, 0, 1), (0, 1, 8), (1, 8, 48)]).double().numpy()
+    for number, start, stop in [(2, 0, 1), (0, 1, 8), (1, 8, 48)]:
+        rows, w = x[start:stop].double().numpy(), given.numbers[number]
+        bound = k * U * (np.abs(rows) @ np.abs(w)) + k * 2.0**-126
+        assert (np.abs(got[start:stop] - rows @ w) <= bound).all()
+
+
+@pairs
+def test_a_row_of_pairs_has_the_same_bits_with_any_number_of_rows() -> None:
+    given = made(AclDtype.BF16, ND, 544, 128)
+    x = inputs(AclDtype.BF16, 110, 544).bfloat16()
+    alone = torch.cat([multiply(x[row : row + 1], given.weights, [(0, 0, 1)]) for row in (0, 5, 109)])
+    assert multiply(x, given.weights, [(0, 0, 110)])[[0, 5, 109]].equal(alone)
+    assert multiply(x[:8], given.weights, [(0, 0, 8)])[[0, 5]].equal(alone[:2])
+
+
 @pytest.mark.parametrize(("element", "fmt"), FORMATS)
 def test_a_row_has_the_same_bits_with_any_number_of_rows_and_threads(element: AclDtype, fmt: AclFormat) -> None:
     given = made(element, fmt, 544, 128)
@@ -163,6 +190,7 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(product, "registers", lambda: 8)
         monkeypatch.setattr(product, "has_permute", lambda: False)
         monkeypatch.setattr(product, "has_dot_product", lambda: False)
+        monkeypatch.setattr(product, "has_pair_product", lambda: False)
 
     yield begin
     clear()

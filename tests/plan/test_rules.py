@@ -128,7 +128,12 @@ ILLEGAL = {
     "gelu": (ENGINE, replace(LAYER, activation=ActivationFacts("gelu")), {}, "activation 'gelu'"),
     "weights on input": (ENGINE, replace(LAYER, router_weight_on_input=True), {}, "apply_router_weight_on_input"),
     "reduced outside": (ENGINE, replace(LAYER, skips_reduction=True), {}, "skip_final_all_reduce"),
-    "lora": (replace(ENGINE, lora=True), LAYER, {}, "Drop --enable-lora"),
+    "lora on experts": (
+        replace(ENGINE, lora=True, lora_targets=("qkv_proj", "experts", "mlp.experts.3.up_proj")),
+        LAYER,
+        {},
+        "Drop experts, mlp.experts.3.up_proj from --lora-target-modules",
+    ),
     "eplb": (replace(ENGINE, eplb=True), LAYER, {}, "Drop --enable-eplb"),
     "dbo": (replace(ENGINE, dual_batch_overlap=True), LAYER, {}, "Drop --enable-dbo"),
 }
@@ -156,15 +161,15 @@ def test_layers_alike_are_told_once() -> None:
 
 
 def test_all_violations_come_in_one_error() -> None:
-    engine = EngineFacts(dtype="float16", tensor_parallel=4, expert_parallel=True, lora=True)
+    engine = EngineFacts(dtype="float16", tensor_parallel=4, expert_parallel=True, eplb=True)
     layer = replace(LAYER, activation=ActivationFacts("relu2"), has_bias=True)
     with pytest.raises(ConfigError) as caught:
         make_plan(engine, [layer, replace(layer, name="another")], Options(), ["an option is misspelt."])
     text = str(caught.value)
-    for part in ("float16", "6 experts", "LoRA", "relu2", "biases", "misspelt"):
+    for part in ("float16", "6 experts", "load balancing", "relu2", "biases", "misspelt"):
         assert part in text
     # The engine's violations are the same for both layers and are said once; so is a rule that both layers break.
-    assert text.count("LoRA is on") == 1
+    assert text.count("load balancing is on") == 1
     assert "model.layers.3.mlp.experts and 1 more: activation 'relu2'" in text
     assert "vllm_megamoe/plan/activation.py" in text
 

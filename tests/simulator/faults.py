@@ -102,6 +102,13 @@ def shown_overflow(rank: int, name: str) -> bool:
     return right == ([True] * 4 + [False] * 2 if rank == 0 else [False] * 6) and got.counts == want.counts
 
 
+def overflow_ends(rank: int, name: str) -> None:
+    """The other ending that is reported."""
+    with deviations(overflow_ends=True):
+        simulate(name, all_to_two("a8w8-int"), rank, create={"max_recv_token_num": 24})
+        simulate(name, all_to_two("a8w8-int"), rank, create={"max_recv_token_num": 16})
+
+
 def tried_overflow(rank: int, name: str) -> None:
     twin(name, all_to_two("a8w8-int"), rank, create={"max_recv_token_num": 16})
 

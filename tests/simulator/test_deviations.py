@@ -1,6 +1,6 @@
 """Each deviation changes a number that a check on a real device would look at; the twin names the right one."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,10 @@ import pytest
 from oracle.case import Case, Integer
 from simulator.scenes import Simulated, inputs, layer, simulate, twin
 
-from vllm_megamoe.simulator import deviations
+from vllm_megamoe.environment import DEVIATION_NAMES
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.simulator import Deviations, deviations
+from vllm_megamoe.simulator.deviations import active_deviations
 from vllm_megamoe.testing.ranks import Failure, World
 
 
@@ -46,6 +49,17 @@ SCENES: dict[str, Any] = {
     "fp16_saturates": loud,
     "scale_bits_18": fine,
 }
+
+
+def test_the_variable_names_all_switches_and_turns_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuple(field.name for field in fields(Deviations)) == DEVIATION_NAMES
+    monkeypatch.setenv("VLLM_MEGAMOE_DEVIATIONS", "overflow_ends, w4a8_receive")
+    assert active_deviations() == Deviations(overflow_ends=True, w4a8_receive=True)
+    with deviations(w4a8_receive=False):
+        assert active_deviations() == Deviations(overflow_ends=True)
+    monkeypatch.setenv("VLLM_MEGAMOE_DEVIATIONS", "overflow")
+    with pytest.raises(ConfigError, match="overflow_ends"):
+        active_deviations()
 
 
 @pytest.mark.parametrize("switch", SCENES)

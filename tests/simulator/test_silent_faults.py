@@ -121,6 +121,15 @@ def test_950_would_hang_on_too_many_rows(two_ranks: World) -> None:
         assert (failure.kind, "hang" in failure.message) == ("OperatorError", True), failure.details
 
 
+@pytest.mark.parametrize("name", ["a3@9.1", "a3@9.2"])
+def test_too_many_rows_may_end_the_call_instead(name: str, two_ranks: World) -> None:
+    """24 rows fit into 24 places; into 16 they do not. With `shown_overflow` these are both endings of #17202."""
+    for failure in two_ranks.outcomes(faults.overflow_ends, [(0, name), (1, name)]):
+        assert isinstance(failure, Failure)
+        assert failure.kind == "SimulatedAicoreError", failure.details
+        assert "24 rows came to a rank, max_recv_token_num=16: AICore error, error code 507057" in failure.message
+
+
 @pytest.mark.parametrize(
     ("name", "deviate", "enough"),
     [("a3@9.1", False, False), ("a3@9.1", False, True), ("a2@9.1", True, False), ("a3@9.2", True, False)],

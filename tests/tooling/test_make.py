@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TARGETS = {"demo", "test", "test-full", "contract", "lint", "docs", "bench", "help"}
+TARGETS = {"demo", "test", "test-full", "test-torch210", "contract", "lint", "docs", "site", "bench", "help"}
 
 INHERITED = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "PYTHON", "VENV")
 """What a make hands to the makes below it: `make test ARGS=-q` runs these tests, and its ARGS is not theirs."""

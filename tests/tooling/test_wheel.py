@@ -1,6 +1,7 @@
 """The package builds as a wheel, and what is installed from it is whole and registers with vLLM."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -82,9 +83,11 @@ def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("sdist")
+    # A copy: what a build leaves behind would be found by the wheel's.
+    target, copy = tmp_path_factory.mktemp("sdist"), tmp_path_factory.mktemp("copy") / "source"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(target)!r})"
-    found = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    found = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     (made,) = target.glob("*.tar.gz")
     return made
@@ -96,16 +99,15 @@ def test_is_used_from_a_fresh_environment(kind: str, request: pytest.FixtureRequ
     """Installed by its own pip; the packages beside it are those of this environment, its own one left out."""
     archive: Path = request.getfixturevalue(kind)
     if kind == "sdist":
-        assert any(name.endswith("vllm_megamoe/py.typed") for name in tarfile.open(archive).getnames())
-    run([sys.executable, "-m", "venv", str(tmp_path / "fresh")])
+        with tarfile.open(archive) as listed:
+            assert any(name.endswith("vllm_megamoe/py.typed") for name in listed.getnames())
+    run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "fresh")])
     python = tmp_path / "fresh" / "bin" / "python"
     (home,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
     # Read behind the fresh folder, and without what its .pth files would add: the clone itself.
     (home / "partners.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    run(
-        [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
-        + ["--no-build-isolation", "--force-reinstall", str(archive)],
-    )
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
+    run([*pip, "--no-build-isolation", "--force-reinstall", str(archive)])
     clean = {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin", "HOME": str(tmp_path)}
     where = run([str(python), "-P", "-c", "import vllm_megamoe; print(vllm_megamoe.__file__)"], **clean).strip()
     assert where == str(home / "vllm_megamoe" / "__init__.py")

@@ -75,6 +75,15 @@ class LayerTensors:
         """`per expert`, `fused`, `per projection`, or empty where no naming fits."""
         return "per expert" if self.experts else "per projection" if self.stacked else "fused" if self.fused else ""
 
+    @property
+    def parts(self) -> dict[str, frozenset[str]]:
+        """Projection -> the parts that an expert has there, of files that name each expert."""
+        found: dict[str, frozenset[str]] = {}
+        for expert in self.experts.values():
+            for projection, parts in expert.items():
+                found[projection] = found.get(projection, frozenset()).union(parts)
+        return found
+
     def prefix_of(self, expert: int | None, projection: str) -> str:
         """A projection's name in the files, without its parts."""
         name = self.spelling.get(projection, projection)

@@ -5,10 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
-from vllm_megamoe.checkpoint.stream import ExpertStream, Shard
-
-SHARD: Mapping[str, Shard] = {"gate_proj": "w1", "down_proj": "w2"}
-"""A projection of the files -> what vLLM's loaders call it; gate and up rows are one operand."""
+from vllm_megamoe.checkpoint.stream import SHARD_OF, ExpertStream, Shard
 
 
 class OwnStream(ExpertStream):
@@ -33,7 +30,7 @@ class OwnStream(ExpertStream):
         finish: Callable[[int, Mapping[str, Tensor]], None],
     ) -> None:
         super().__init__(layer, own, hidden, intermediate, experts, name_of, finish=lambda slot, experts: None)
-        self._keys = {field: (SHARD[PARTS[field][0]], PARTS[field][1]) for field in own.tensors}
+        self._keys = {field: (SHARD_OF[PARTS[field][0]], PARTS[field][1]) for field in own.tensors}
         self._required = self._expected = frozenset(self._keys.values())
         self._finish_operands = finish
 

@@ -4,9 +4,10 @@
            the last one of an expert                ->  read_projection x 3, join_expert, `finish`
     settle the load is over, or a call comes        ->  what is held must be nothing, or it is an error with names
 
-A format may have parts that are there or not and that change values (zero points, g_idx). Whether such an expert is
-whole is known only when the load is over: `settle` reads them then, and learns which parts this layer has. From then
-on an expert is read with its last tensor, as in all other formats; the same holds when weights are loaded again.
+A format may have parts that are there or not and that change values (zero points, g_idx). `expect` says which this
+layer has, from the files' headers. Where nobody could look (a hub's files that were not here yet), whether an expert is
+whole is known only when the load is over: `settle` reads all of them then, and learns which parts there are. From then
+on an expert is read with its last tensor; the same holds when weights are loaded again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ Shard = Literal["w1", "w2", "w3"]
 """A projection: gate, down, up, as vLLM's loaders name them."""
 
 SHARDS: tuple[Shard, ...] = get_args(Shard)
+SHARD_OF: Mapping[str, Shard] = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 Key = tuple[Shard, str]
 """A projection and one of its parts."""
 
@@ -79,6 +81,7 @@ class ExpertStream:
         self._required = frozenset((shard, part.name) for shard in SHARDS for part in stored.parts if part.required)
         optional = any(not part.required for part in stored.parts)
         self._expected: frozenset[Key] | None = None if optional else self._required
+        self._learns = optional
 
     @property
     def started(self) -> bool:
@@ -89,9 +92,17 @@ class ExpertStream:
         """The experts of this rank's slots from now on: they have been moved between ranks."""
         self._slots = {expert: slot for slot, expert in enumerate(experts)}
 
-    def expect(self, parts: Mapping[Shard, frozenset[str]]) -> None:
-        """Say which parts this layer has in the files, so that experts of every format are read at once."""
-        self._expected = self._required | {(shard, part) for shard, names in parts.items() for part in names}
+    def expect(self, parts: Mapping[str, frozenset[str]]) -> None:
+        """Say which parts this layer has in the files, so that experts of every format are read at once.
+
+        Args:
+            parts: by projection (`gate_proj`). Names that the format does not have are passed over, because a model may
+                rename them. An empty mapping says nothing.
+        """
+        known = {part.name for part in self.stored.parts}
+        if parts:
+            there = {(SHARD_OF[projection], part) for projection, names in parts.items() for part in names & known}
+            self._expected = self._required | there
 
     def take(self, shard: Shard, part: str, expert: int, tensor: Tensor) -> bool:
         """One tensor of one expert.
@@ -134,7 +145,14 @@ class ExpertStream:
         """
         if not (self._first or self._held or self._broken):
             return
-        if self._held and self._expected is None and all(self._required <= held.keys() for held in self._held.values()):
+        none_read = self._expected is None or len(self._unread) == len(self._slots)
+        # Files may have parts that a model's loader keeps to itself.
+        if (
+            self._learns
+            and self._held
+            and none_read
+            and all(self._required <= held.keys() for held in self._held.values())
+        ):
             # A part that one expert has, all have: without its zero points an expert would be read as another one.
             self._expected = frozenset(key for held in self._held.values() for key in held)
             for expert in sorted(self._held):

@@ -10,8 +10,10 @@ from rich.text import Text
 from vllm_megamoe import cli
 from vllm_megamoe.cli.doctor import ascend, packages, variables
 from vllm_megamoe.cli.doctor.environment import Check, Environment, Report, fingerprint, read_environment
+from vllm_megamoe.cli.doctor.model import Served, window
 from vllm_megamoe.cli.doctor.packages import processor
 from vllm_megamoe.cli.show.rows import make_console, print_whole
+from vllm_megamoe.errors import ConfigError
 
 CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
     packages.python,
@@ -35,9 +37,15 @@ CHECKS: tuple[Callable[[Environment], Iterator[Check]], ...] = (
 )
 
 
-def examine(env: Environment) -> Report:
-    """Run every check on the environment."""
+def examine(env: Environment, served: Served | None = None) -> Report:
+    """Run every check on the environment, and those for a model if one is given.
+
+    Raises:
+        ConfigError: the model's config cannot be read.
+    """
     found = tuple(check for each in CHECKS for check in each(env))
+    if served is not None:
+        found += tuple(window(env, served))
     return Report(
         ok=not any(check.hinders for check in found),
         lane="ascend" if env.is_ascend else "cpu",
@@ -67,15 +75,40 @@ def show_report(report: Report) -> None:
 
 
 EPILOG = """\
-Example: vllm-megamoe doctor --json
+Examples: vllm-megamoe doctor --json
+
+vllm-megamoe doctor --model ./Qwen3-235B-A22B-w8a8 --tp 16
 
 Exit codes: 0 all that is needed is there; 1 something is missing or wrong, with the command that fixes it; 2 wrong
 usage.
 """
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False) -> None:
-    """Look at the environment: what is there, what is missing, the command that fixes it. Imports nothing heavy."""
-    report = examine(read_environment())
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Also plan this checkpoint (its folder or config.json) for this host.", metavar="MODEL"
+    ),
+]
+Tp = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel size of that model's server.")]
+Dp = Annotated[int | None, typer.Option("--dp", min=1, help="Data parallel size of it.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Its scheduler's bound of tokens per step [2048].")]
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    model: Model = None,
+    tp: Tp = None,
+    dp: Dp = None,
+    max_num_batched_tokens: Tokens = None,
+) -> None:
+    """Look at the environment: what is there, what is missing, the command that fixes it. Imports nothing heavy.
+
+    With --model also: whether the model's plan holds here, and the HCCL window that it needs beside the one it gets.
+    """
+    sizes = tp, dp, max_num_batched_tokens
+    if model is None and sizes != (None, None, None):
+        raise ConfigError("--tp, --dp and --max-num-batched-tokens are those of a model; give it with --model.")
+    report = examine(read_environment(), None if model is None else Served(model, *sizes))
     print_whole(report.model_dump_json(indent=2)) if json else show_report(report)
     raise typer.Exit(cli.OK if report.ok else cli.REJECTED)

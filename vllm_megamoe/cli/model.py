@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_megamoe.checkpoint.formats import FormatFacts
-from vllm_megamoe.checkpoint.recognise import MODELOPT_FILE, SIDE_FILES
+from vllm_megamoe.checkpoint.formats import ExpertsFormat, FormatFacts
+from vllm_megamoe.checkpoint.recognise import MODELOPT_FILE, SECTION_KEYS, SIDE_FILES
 from vllm_megamoe.cli.serve_line.engine import override, read_speculation, speculation_settings
 from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.read_config.reader import text_section
+from vllm_megamoe.plan.stored_as import everything_in
 
 CONFIG = "config.json"
 _SUFFIX = "_config.json"
@@ -95,6 +96,15 @@ def speculation_of(line: ServeLine | None) -> tuple[Speculation | None, list[str
     if found.draft is not None and not found.draft.config:
         return found, [f"The draft model {found.draft.name} is not read: no such folder here. It is not in this plan."]
     return found, []
+
+
+def without_quantisation(files: ModelFiles) -> ModelFiles:
+    """The files of the model as it was before a tool quantised it."""
+    config = {key: value for key, value in files.config.items() if key not in (*SECTION_KEYS, "expert_dtype")}
+    inside = {key: value for key, value in config.items() if key.endswith("_config") and isinstance(value, Mapping)}
+    for key, value in inside.items():
+        config[key] = {name: each for name, each in value.items() if name not in SECTION_KEYS}
+    return replace(files, config=config, side_files={})
 
 
 def find_path(text: str) -> Path | None:
@@ -191,8 +201,13 @@ class Model:
         return tuple(form.facts for form in dict.fromkeys(layer.experts_format for layer in self.layers))
 
 
-def read_facts(files: ModelFiles, speculative: Speculation | None = None) -> Model:
+def read_facts(
+    files: ModelFiles, speculative: Speculation | None = None, stored_as: ExpertsFormat | None = None
+) -> Model:
     """Read a model's facts.
+
+    Args:
+        stored_as: a format to plan in place of what the files say.
 
     Raises:
         ConfigError: for a value that is not what its key promises.
@@ -203,5 +218,6 @@ def read_facts(files: ModelFiles, speculative: Speculation | None = None) -> Mod
     sections = (text_section(config), config)
     named = [part[key] for part in sections for key in ("dtype", "torch_dtype") if part.get(key)]
     dtype = str(named[0]).removeprefix("torch.") if named else ""
-    facts = read_model(config, files.side_files, speculative=speculative)
+    formats = None if stored_as is None else everything_in(stored_as)
+    facts = read_model(config, files.side_files, speculative=speculative, formats=formats)
     return Model(files.name, facts, _AUTO.get(dtype, dtype))

@@ -1,87 +1,12 @@
-"""`vllm-megamoe plan`: its options, one name each; the megamoe ones have the names of `--additional-config`."""
-
-from pathlib import Path
-from typing import Annotated
+"""`vllm-megamoe plan`: what it takes, and who answers."""
 
 import typer
 
 from vllm_megamoe import cli
+from vllm_megamoe.cli import plan_options as take
 from vllm_megamoe.cli.answer import Asked, answer
 from vllm_megamoe.cli.balance import Balance
-from vllm_megamoe.cli.request import Request, megamoe_options
-
-_MEGAMOE = "Options of --additional-config"
-_ENGINE = "The engine"
-_BALANCE = "Write an expert placement"
-_OUTPUT = "Output"
-
-Model = Annotated[
-    str | None, typer.Argument(help="Folder of a checkpoint, or its config.json. Weights are not needed.")
-]
-Line = Annotated[
-    str | None, typer.Option("--from", help='Read an existing command line: "vllm serve ...".', show_default=False)
-]
-Tp = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor parallel size.", rich_help_panel=_ENGINE)]
-Dp = Annotated[int | None, typer.Option("--dp", min=1, help="Data parallel size.", rich_help_panel=_ENGINE)]
-Tokens = Annotated[
-    int | None, typer.Option(min=1, help="Scheduler's bound of tokens per step [2048].", rich_help_panel=_ENGINE)
-]
-Draft = Annotated[
-    bool, typer.Option("--draft", help="Plan draft (MTP) layers too, for speculation.", rich_help_panel=_ENGINE)
-]
-Dtype = Annotated[str, typer.Option(help="As vLLM's --dtype.", rich_help_panel=_ENGINE)]
-
-Profile = Annotated[
-    str | None,
-    typer.Option(
-        help="none, a2@9.1, a3@9.1, 950@9.1, a2@9.2, a3@9.2, 950@9.2 [VLLM_MEGAMOE_PROFILE, else none].",
-        rich_help_panel=_MEGAMOE,
-    ),
-]
-Topology = Annotated[str | None, typer.Option(help="auto, mte, urma (950).", rich_help_panel=_MEGAMOE)]
-Backend = Annotated[str | None, typer.Option(help="auto, cann, cpu.", rich_help_panel=_MEGAMOE)]
-UseCase = Annotated[
-    str | None,
-    typer.Option(help="auto, a16w16, a8w8-int, a8w4-int, a8w8-fp, a8w4-fp, a4w4-fp.", rich_help_panel=_MEGAMOE),
-]
-Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy conversion.", rich_help_panel=_MEGAMOE)]
-Padding = Annotated[float | None, typer.Option(help="Most padding, 0.35 for 35 %.", rich_help_panel=_MEGAMOE)]
-Fuse = Annotated[str | None, typer.Option(help="auto, on, off.", rich_help_panel=_MEGAMOE)]
-CombineQuant = Annotated[str | None, typer.Option(help="none, e5m2, e4m3.", rich_help_panel=_MEGAMOE)]
-WeightsType = Annotated[int | None, typer.Option(help="1 sends router weights along.", rich_help_panel=_MEGAMOE)]
-CommMode = Annotated[int | None, typer.Option(help="1 sends one row per rank back.", rich_help_panel=_MEGAMOE)]
-Recv = Annotated[int | None, typer.Option(help="Rows that a rank makes room for.", rich_help_panel=_MEGAMOE)]
-Drop = Annotated[
-    bool | None, typer.Option("--allow-token-drop", help="Accept lost rows below that.", rich_help_panel=_MEGAMOE)
-]
-Budget = Annotated[float | None, typer.Option(help="GiB of workspace [2].", rich_help_panel=_MEGAMOE)]
-Placement = Annotated[str | None, typer.Option(help="File of each layer's slots of experts.", rich_help_panel=_MEGAMOE)]
-
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--placement-from",
-        help="Share the load of this file (VLLM_MEGAMOE_LOAD_FILE) evenly over the ranks.",
-        rich_help_panel=_BALANCE,
-    ),
-]
-Write = Annotated[
-    Path | None,
-    typer.Option("--write-placement", help="The placement file to write.", rich_help_panel=_BALANCE),
-]
-Redundant = Annotated[
-    int, typer.Option(min=0, help="Slots beyond one for each expert, in every layer.", rich_help_panel=_BALANCE)
-]
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.", rich_help_panel=_OUTPUT)]
-Compare = Annotated[
-    str | None, typer.Option(help="Profiles side by side: a3@9.1,950@9.2 or all.", rich_help_panel=_OUTPUT)
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(help="Draw memory and wire bytes over EP size (.png, .svg, .pdf).", rich_help_panel=_OUTPUT),
-]
-
+from vllm_megamoe.cli.request import Place, Request, Target, megamoe_options
 
 EPILOG = """\
 Examples:
@@ -90,53 +15,93 @@ vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.1 --tp 8 --dp 2
 
 vllm-megamoe plan --from "HCCL_BUFFSIZE=200 vllm serve ./DeepSeek-V3 -tp 16 --enable-eplb" --profile a3@9.1
 
+vllm-megamoe plan ./DeepSeek-V3 --as msmodelslim-w8a8 --profile a3@9.2 --max-model-len 16384
+
+vllm-megamoe plan ./DeepSeek-V3 --as msmodelslim-w8a8 --profile a3@9.2 --search --devices 16 --target-ms 50
+
 vllm-megamoe plan ./Qwen3-30B-A3B --compare all --json
+
+vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.2 --tp 8 --recv
 
 vllm-megamoe plan ./Qwen3-30B-A3B --tp 8 --placement-from load.json --write-placement placement.json
 
-Without --tp and --dp: 1 rank without a profile, else the largest legal number of ranks up to 8.
+Without --tp and --dp: 1 rank without a profile, else the largest legal number of ranks up to 8; more where these do not
+hold the model.
 
-Exit codes: 0 the plan holds (with --compare: under one profile at least), or there are no experts; 1 rules are
-violated, all of them are listed; 2 wrong usage or a file that cannot be read.
+Exit codes: 0 the plan holds (with --compare: under one profile at least; with --search: one split meets the targets),
+or there are no experts; 1 rules are violated, all of them are listed; 2 wrong usage or a file that cannot be read.
 """
 
 
 def plan(
     context: typer.Context,
-    model: Model = None,
-    line: Line = None,
-    tp: Tp = None,
-    dp: Dp = None,
-    max_num_batched_tokens: Tokens = None,
-    dtype: Dtype = "auto",
-    draft: Draft = False,
-    profile: Profile = None,
-    topology: Topology = None,
-    backend: Backend = None,
-    use_case: UseCase = None,
-    requant: Requant = None,
-    max_padding_overhead: Padding = None,
-    fuse_shared_experts: Fuse = None,
-    combine_quant: CombineQuant = None,
-    topk_weights_type: WeightsType = None,
-    combine_comm_mode: CommMode = None,
-    max_recv_token_num: Recv = None,
-    allow_token_drop: Drop = None,
-    workspace_budget_gib: Budget = None,
-    expert_placement: Placement = None,
-    placement_from: From = None,
-    write_placement: Write = None,
-    redundant_experts: Redundant = 0,
-    json: Json = False,
-    compare: Compare = None,
-    plot: Plot = None,
+    model: take.Model = None,
+    line: take.Line = None,
+    tp: take.Tp = None,
+    dp: take.Dp = None,
+    max_num_batched_tokens: take.Tokens = None,
+    dtype: take.Dtype = "auto",
+    draft: take.Draft = False,
+    profile: take.Profile = None,
+    topology: take.Topology = None,
+    backend: take.Backend = None,
+    use_case: take.UseCase = None,
+    requant: take.Requant = None,
+    max_padding_overhead: take.Padding = None,
+    fuse_shared_experts: take.Fuse = None,
+    combine_quant: take.CombineQuant = None,
+    topk_weights_type: take.WeightsType = None,
+    combine_comm_mode: take.CommMode = None,
+    max_recv_token_num: take.Recv = None,
+    allow_token_drop: take.Drop = None,
+    workspace_budget_gib: take.Budget = None,
+    expert_placement: take.Placement = None,
+    placement_from: take.PlacementFrom = None,
+    write_placement: take.WritePlacement = None,
+    redundant_experts: take.Redundant = 0,
+    device: take.Device = None,
+    device_memory: take.DeviceMemory = None,
+    memory_utilization: take.Utilization = None,
+    max_model_len: take.Length = None,
+    max_num_seqs: take.Sequences = None,
+    kv_cache_dtype: take.CacheDtype = None,
+    stored_as: take.StoredAs = None,
+    memory_bandwidth: take.Bandwidth = None,
+    link_bandwidth: take.Link = None,
+    peak: take.Peak = None,
+    router_skew: take.Skew = 0.0,
+    explain: take.Explain = False,
+    search: take.Search = False,
+    devices: take.Devices = None,
+    target_ms: take.TargetMs = None,
+    target_sequences: take.TargetSequences = 1,
+    json: take.Json = False,
+    compare: take.Compare = None,
+    plot: take.Plot = None,
+    recv: take.Receive = False,
 ) -> None:
-    """Plan a model before it is served: what runs where, what it needs, what is violated and what fixes it.
+    """Plan a model before it is served: what runs where, what it needs, whether it fits, what is violated and what
+    fixes it, and how fast it can be at best.
 
     Reads config.json alone, and quant_model_description.json or hf_quant_config.json beside it.
     """
+    place = Place(
+        device,
+        device_memory,
+        memory_utilization,
+        max_model_len,
+        max_num_seqs,
+        kv_cache_dtype,
+        stored_as,
+        memory_bandwidth,
+        link_bandwidth,
+        peak,
+        router_skew,
+        explain,
+    )
     given = megamoe_options(context.params)
-    request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line)
+    request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line, place)
+    target = Target(devices, target_ms, target_sequences) if search else None
     balance = Balance.asked(placement_from, write_placement, redundant_experts)
-    holds = answer(Asked(model, request, json, compare, plot, balance))
+    holds = answer(Asked(model, request, json, compare, plot, target, recv, balance))
     raise typer.Exit(cli.OK if holds else cli.REJECTED)

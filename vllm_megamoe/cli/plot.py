@@ -11,6 +11,7 @@ from vllm_megamoe.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm_megamoe.cli.checkpoint.schema import CheckReport
+    from vllm_megamoe.cli.report.fit_schema import SearchReport
 
 SUFFIXES = (".png", ".svg", ".pdf")
 INSTALL = "pip install 'vllm-megamoe[plot]'"
@@ -63,6 +64,38 @@ def draw_errors(report: "CheckReport", file: Path) -> None:
         axes.set(title=f"{what} error, rms over rms", xlabel="layer (* beyond its bound)", ylim=(0, None))
         axes.legend()
     figure.suptitle(f"{report.model}, against {report.against}")
+    _save(figure, file)
+
+
+def draw_search(report: "SearchReport", file: Path) -> None:
+    """Draw what each split can reach: tokens a second at most over the least time of a decode step, a line for each.
+
+    Raises:
+        ConfigError: no split holds a sequence, or the file cannot be written.
+    """
+    drawn = [row for row in report.rows if row.curve]
+    if not drawn:
+        raise ConfigError(
+            f"--plot {file}: nothing to draw, no split holds a sequence of {report.max_model_len} tokens."
+        )
+    figure = _figure_class()(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for row in drawn:
+        times = [seconds * 1e3 for _, seconds in row.curve]
+        rates = [sequences / seconds for sequences, seconds in row.curve]
+        name = f"tp {row.tensor_parallel} x dp {row.data_parallel}"
+        axes.plot(times, rates, "o-" if row.meets else "x--", label=name, alpha=1.0 if row.meets else 0.5)
+    if report.target_ms is not None:
+        axes.axvline(report.target_ms, linestyle=":", color="black", label=f"target {report.target_ms:g} ms")
+    where = f"{report.devices} x {report.device.name}, {report.max_model_len} tokens a sequence"
+    axes.set(
+        title=f"Bounds of {report.model} on {where}",
+        xlabel="decode step, ms at least",
+        ylabel="tokens a second, at most",
+        xlim=(0, None),
+        ylim=(0, None),
+    )
+    axes.legend()
     _save(figure, file)
 
 

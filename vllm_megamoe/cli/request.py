@@ -11,6 +11,36 @@ from vllm_megamoe.plan.options import KEY, Options
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how a plan is to be served; None where not given.
+
+    Attributes:
+        device: name of a device.
+        device_memory: GiB of one, in place of the device's own.
+        memory_utilization: as vLLM's --gpu-memory-utilization.
+        max_model_len, max_num_seqs, kv_cache_dtype: as vLLM's flags.
+        stored_as: name of a format that the checkpoint does not have yet.
+        memory_bandwidth, link_bandwidth: 10^9 bytes a second.
+        peak: 10^12 operations a second.
+        router_skew: exponent of the router's power law.
+        explain: whether to show how the bounds come about.
+    """
+
+    device: str | None = None
+    device_memory: float | None = None
+    memory_utilization: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    kv_cache_dtype: str | None = None
+    stored_as: str | None = None
+    memory_bandwidth: float | None = None
+    link_bandwidth: float | None = None
+    peak: float | None = None
+    router_skew: float = 0.0
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Arguments of `plan` beside the model.
 
@@ -21,6 +51,7 @@ class Request:
         dtype: `auto` for the config's.
         draft: whether to plan the draft (MTP) layers of the checkpoint too; a line with speculation does it by itself.
         line: a `vllm serve` line to read, None for none.
+        place: device, memory and what is to be served there.
     """
 
     options: Mapping[str, Any]
@@ -30,6 +61,22 @@ class Request:
     dtype: str = "auto"
     draft: bool = False
     line: str | None = None
+    place: Place = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a search of splits is for.
+
+    Attributes:
+        devices: to be split, None where not given.
+        milliseconds: most of a decode step, None for no target.
+        sequences: fewest of full length that must fit, over all ranks.
+    """
+
+    devices: int | None
+    milliseconds: float | None = None
+    sequences: int = 1
 
 
 def megamoe_options(parameters: Mapping[str, Any]) -> dict[str, Any]:

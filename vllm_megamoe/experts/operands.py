@@ -14,8 +14,8 @@ takes K last. BF16 stays ND, because the tiling rejects it in FRACTAL_NZ (tiling
 in `profiles.use_cases`, the bytes in docs/layouts.md.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ from torch import Tensor
 from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
-from vllm_megamoe.layout.cast import format_cast
+from vllm_megamoe.layout.cast import format_cast, format_into, on_npu
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.layout.packing import from_uint64, pack_int4, pair_scales, to_uint64, unpack_int4, unpair_scales
+from vllm_megamoe.layout.packing import from_uint64, pack_int4_rows, pair_scales, to_uint64, unpack_int4, unpair_scales
 from vllm_megamoe.numerics.mx import GROUP, TORCH_DTYPE, Elem
 from vllm_megamoe.numerics.switches import Nibbles
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
@@ -135,19 +135,48 @@ def to_operands(experts: Experts, use_case: UseCase, nibbles: Nibbles = "twos_co
         LayoutError: these experts are not of the use case's kind; `convert` brings those that can be converted.
     """
     facts = USE_CASES[use_case]
+    fp4 = (facts.family, facts.weight_bits) == ("mx", 4)
+    format1, format2 = (_for_bytes(fmt) if fp4 else fmt for fmt in (facts.format1, facts.format2))
+    return [
+        replace(plain, l1=_laid_out(plain.l1, format1), l2=_laid_out(plain.l2, format2))
+        for plain in _plain(experts, use_case, nibbles)
+    ]
+
+
+def put_operands(experts: Experts, use_case: UseCase, place: ExpertOperands) -> None:
+    """The same of one expert, into the memory of operands like it, on the CPU: nothing lies between the two.
+
+    Raises:
+        LayoutError: as `to_operands`; the place is of another use case or size.
+    """
+    (plain,) = _plain(experts, use_case, "twos_complement")
+    for name in (field.name for field in fields(ExpertOperands)):
+        if getattr(plain, name) is not None:
+            format_into(getattr(place, name), getattr(plain, name))
+
+
+def _plain(experts: Experts, use_case: UseCase, nibbles: Nibbles) -> Iterator[ExpertOperands]:
+    """Operands whose weights are not in their formats yet, and may be views of the experts."""
+    facts = USE_CASES[use_case]
     every = range(len(experts.w13))
     match experts:
         case DenseExperts() if facts.family == "dense":
-            return [_dense(experts, e) for e in every]
+            return (ExpertOperands(experts.w13[e].t(), experts.w2[e].t()) for e in every)
         case IntExperts() if facts.family == "int" and experts.bits == facts.weight_bits:
-            return [_ints(experts, e, nibbles) for e in every]
+            return (_ints(experts, e, nibbles) for e in every)
         case MxExperts() if experts.elem in KINDS[use_case]:
-            formats = AclFormat(facts.format1), AclFormat(facts.format2)
-            return [_mx(experts, e, formats) for e in every]
+            return (_mx(experts, e) for e in every)
     raise LayoutError(
         f"{use_case} takes {' or '.join(KINDS[use_case])} experts; got {experts.kind} experts. "
         "Convert them first (experts.convert.convert), or choose the use case that fits them."
     )
+
+
+def _laid_out(matrix: Tensor, fmt: AclFormat) -> Tensor:
+    if fmt is AclFormat.ND:
+        return matrix.contiguous()
+    # Blocks are made of a transposed matrix in one step, but only here: a device casts memory in row order.
+    return format_cast(matrix.contiguous() if on_npu(matrix.device) else matrix, fmt)
 
 
 def from_operands(
@@ -177,34 +206,22 @@ def from_operands(
 # K first: A2 and A3.
 
 
-def _k_first(w: Tensor) -> Tensor:
-    """[N, K] -> contiguous [K, N]."""
-    return w.t().contiguous()
-
-
 def _k_last(weight: Tensor) -> Tensor:
-    """The inverse: [K, N], formatted or plain -> plain [N, K]."""
+    """[K, N], formatted or plain -> plain [N, K]."""
     return format_cast(weight, AclFormat.ND).t().contiguous()
-
-
-def _dense(experts: DenseExperts, e: int) -> ExpertOperands:
-    return ExpertOperands(_k_first(experts.w13[e]), _k_first(experts.w2[e]))
 
 
 def _ints(experts: IntExperts, e: int, nibbles: Nibbles) -> ExpertOperands:
     w13, w2, s13, s2 = experts.w13[e], experts.w2[e], experts.w13_scale[e], experts.w2_scale[e]
-    codes = _k_first(w13), _k_first(w2)
-    biases: tuple[Tensor, ...] = ()
-    if experts.bits == 4:
-        codes = _packed(w13, nibbles), _packed(w2, nibbles)
-        biases = _int4_bias(w13, s13), _int4_bias(w2, s2)
-    l1, l2 = (format_cast(matrix, AclFormat.FRACTAL_NZ) for matrix in codes)
-    return ExpertOperands(l1, l2, to_uint64(s13), to_uint64(s2), *biases)
+    if experts.bits == 8:
+        return ExpertOperands(w13.t(), w2.t(), to_uint64(s13), to_uint64(s2))
+    biases = _int4_bias(w13, s13), _int4_bias(w2, s2)
+    return ExpertOperands(_packed(w13, nibbles), _packed(w2, nibbles), to_uint64(s13), to_uint64(s2), *biases)
 
 
 def _packed(q: Tensor, nibbles: Nibbles) -> Tensor:
     """int8 values -8..7 [N, K] -> int8 [K, N/2]; `.view(torch.int32)` of it is the other carrier, [K, N/8]."""
-    return pack_int4(_k_first(q), nibbles == "offset_binary")
+    return pack_int4_rows(q, nibbles == "offset_binary").t()
 
 
 def _int4_bias(q: Tensor, scale: Tensor) -> Tensor:
@@ -212,7 +229,10 @@ def _int4_bias(q: Tensor, scale: Tensor) -> Tensor:
 
     Source: operator_readme.txt, A8W4-INT, step 1. The sum is a whole number below 2^24, exact in float32.
     """
-    return 8.0 * q.sum(dim=1, dtype=torch.int32).float() * scale
+    # torch makes int32 of all codes before it adds them: 2^18 of them stay in the processor's cache.
+    rows = max(1, 2**18 // max(q.shape[1], 1))
+    sums = torch.cat([q[n : n + rows].sum(dim=1, dtype=torch.int32) for n in range(0, len(q), rows)])
+    return 8.0 * sums.float() * scale
 
 
 def _int_values(o: ExpertOperands, four: bool, nibbles: Nibbles) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -229,23 +249,13 @@ def _int_values(o: ExpertOperands, four: bool, nibbles: Nibbles) -> tuple[Tensor
 # K last: 950.
 
 
-def _mx(experts: MxExperts, e: int, formats: tuple[AclFormat, AclFormat]) -> ExpertOperands:
-    def weight(codes: Tensor, fmt: AclFormat) -> Tensor:
-        """FP8 gets torch's float8 dtype, which tells the operator the type; FP4 stays uint8 and needs a weight type."""
-        if experts.elem == "e2m1":
-            return format_cast(codes.contiguous(), _for_bytes(fmt))
-        return format_cast(codes.contiguous().view(TORCH_DTYPE[experts.elem]), fmt)
-
-    def scale(scales: Tensor) -> Tensor:
-        # A view changes no byte, a copy_ between uint8 and e8m0 would.
-        return pair_scales(scales).contiguous().view(torch.float8_e8m0fnu)
-
-    return ExpertOperands(
-        weight(experts.w13[e], formats[0]),
-        weight(experts.w2[e], formats[1]),
-        scale(experts.w13_scale[e]),
-        scale(experts.w2_scale[e]),
-    )
+def _mx(experts: MxExperts, e: int) -> ExpertOperands:
+    # FP8 gets torch's float8 dtype, which tells the operator the type; FP4 stays uint8 and needs a weight type.
+    dtype = TORCH_DTYPE.get(experts.elem, torch.uint8)
+    l1, l2 = (codes[e].contiguous().view(dtype) for codes in (experts.w13, experts.w2))
+    # A view changes no byte, a copy_ between uint8 and e8m0 would.
+    scales = (pair_scales(scale[e]).contiguous() for scale in (experts.w13_scale, experts.w2_scale))
+    return ExpertOperands(l1, l2, *(scale.view(torch.float8_e8m0fnu) for scale in scales))
 
 
 def _for_bytes(fmt: AclFormat) -> AclFormat:

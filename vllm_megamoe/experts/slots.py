@@ -8,10 +8,14 @@ from torch import Tensor
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.experts.convert import as_layer, fitted
-from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, to_operands
-from vllm_megamoe.layout.cast import empty_stack
+from vllm_megamoe.experts.operands import ExpertOperands, LayerOperands, put_operands, to_operands
+from vllm_megamoe.layout.cast import empty_stack, on_npu
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.profiles.use_cases import UseCase
+
+_KEPT = 32 * 2**20 - 2**16
+"""Bytes. glibc gives freed pieces above a threshold back to the kernel at once, and taking one again costs more than
+filling it. The threshold grows to the largest piece that was freed, up to 32 MiB (man mallopt)."""
 
 _NAMES = tuple(field.name for field in fields(ExpertOperands))
 
@@ -19,11 +23,14 @@ _NAMES = tuple(field.name for field in fields(ExpertOperands))
 class Slots:
     """Room for the operands of `count` experts.
 
-    Memory is taken with the first expert, one stack of all, and experts are copied into it: made one by one, operands
+    Memory is taken with the first expert, one stack of all, and experts are laid out in it: made one by one, operands
     would lie between the temporaries of their conversion and leave holes that a C library does not use again; and some
     are the bytes of the checkpoint's mapped file. Only on a device does each expert of a list have tensors of its own,
-    because a part of a formatted stack is no tensor there. An expert that comes again is copied into the operands that
-    it has: a captured graph and a call's arguments hold their addresses.
+    because a part of a formatted stack is no tensor there. An expert that comes again is put into the operands that it
+    has: a captured graph and a call's arguments hold their addresses.
+
+    Conversions run on torch's own threads, as many as torch may use in this process. vLLM binds each of them to a core
+    of the rank; threads made here would all share the one core of the loading thread.
 
     Args:
         use_case: of the operands.
@@ -64,8 +71,14 @@ class Slots:
             LayoutError: it is of another kind or size than the first one.
         """
         target = fitted(experts, self.use_case, *self._sizes, self._dtype)
-        (made,) = to_operands(target, self.use_case)
-        self._place(slot, made, target.likeness, (target.hidden, target.intermediate))
+        self._check(slot, target.likeness)
+        home = self._slots[slot]
+        if home is not None and not on_npu(home.l1.device):
+            put_operands(target, self.use_case, home)
+            self._filled.add(slot)
+        else:
+            (made,) = to_operands(target, self.use_case)
+            self._place(slot, made, target.likeness, (target.hidden, target.intermediate))
 
     def put_operands(self, slot: int, made: ExpertOperands, sizes: tuple[int, int]) -> None:
         """Copy operands that are of the use case already, as the package's own format stores them.
@@ -79,20 +92,23 @@ class Slots:
             LayoutError: they are of another kind or size than the first ones.
         """
         likeness = f"operands ({made.l1.dtype}) of {sizes[0]} and {sizes[1]}"
+        self._check(slot, likeness)
         self._place(slot, made, likeness, sizes, keep=False)
 
-    def _place(
-        self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int], *, keep: bool = True
-    ) -> None:
-        """`keep`: whether the operands' own memory may become the slot's."""
+    def _check(self, slot: int, likeness: str) -> None:
         if likeness != (self._likeness or likeness):
             raise LayoutError(
                 f"expert {slot} becomes {likeness}, those before it {self._likeness}; expected experts of one "
                 "kind and size. Convert the experts of each layer by themselves."
             )
+
+    def _place(
+        self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int], *, keep: bool = True
+    ) -> None:
+        """`keep`: whether the operands' own memory may become the slot's."""
         if not self._filled:
             self._likeness, self._sizes = likeness, sizes
-            if self._stacked or inner(made.l1).device.type == "cpu":
+            if self._stacked or not on_npu(made.l1.device):
                 self._make_stacks(made)
         home = self._slots[slot]
         if home is None:
@@ -129,9 +145,15 @@ class Slots:
         return None if values[0] is None else values
 
     def _make_stacks(self, first: ExpertOperands) -> None:
+        torch.empty(_KEPT, dtype=torch.uint8)  # freed at once: so the temporaries of all conversions keep their pages
         parts = {name: getattr(first, name) for name in _NAMES}
         count = len(self._slots)
         self._stacks = {n: None if part is None else empty_stack(part, count) for n, part in parts.items()}
+        for stack in self._stacks.values():
+            if stack is not None and not on_npu(stack.device):
+                # The kernel gives pages when they are first written: here on all of torch's cores at once, while a
+                # matrix is transposed on one.
+                inner(stack).view(torch.uint8).fill_(0)
         self._slots = [
             ExpertOperands(**{n: stack[slot] for n, stack in self._stacks.items() if stack is not None})
             for slot in range(count)

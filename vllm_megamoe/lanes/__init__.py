@@ -51,6 +51,9 @@ class Lane(Protocol):
         The plan holds by then; what the platform's own check must not see is taken out of the config here.
         """
 
+    def enter(self) -> None:
+        """Ready any process of an engine, once it has the plan; a second call does nothing."""
+
     def start(self, vllm_config: Any) -> None:
         """Ready a worker, on all ranks alike, before the first layer of a model is built; a second call does nothing.
 

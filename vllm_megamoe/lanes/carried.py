@@ -10,7 +10,7 @@ counts: one that the plan lacks or has wrong is planned as it stands, and the lo
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -66,6 +66,7 @@ class Carried:
             there.
         own_drafts: whether the draft layers come from another model's config, whose names vLLM changes.
         shown: whether the user has seen it, and the platform has had its word.
+        parts: name of a layer -> projection -> parts of an expert that its files have; None where nobody has looked.
         metrics: folder that metrics are written to, empty for none; each host's own.
     """
 
@@ -75,6 +76,7 @@ class Carried:
     num_layers: int = 0
     own_drafts: bool = False
     shown: bool = False
+    parts: Mapping[str, Mapping[str, frozenset[str]]] | None = None
     metrics: str = field(default="", compare=False)
 
     def plan_of(self, live: LiveFacts) -> LayerPlan:

@@ -13,6 +13,7 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from vllm_megamoe.checkpoint.formats import BF16, OWN_PREFIX, ExpertsFormat
 from vllm_megamoe.checkpoint.own import OwnLayer
@@ -20,7 +21,7 @@ from vllm_megamoe.checkpoint.recognise import experts_format, source_section
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.lanes import Lane, metrics, running_lane, warm_up
+from vllm_megamoe.lanes import Lane, alike, dropped_rows, lora, metrics, running_lane, warm_up
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
@@ -40,8 +41,10 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
     Raises:
         ConfigError: a MoE layer is not the one that was planned.
     """
-    lane = running_lane()
-    lane.start(get_current_vllm_config())
+    lane, vllm_config = running_lane(), get_current_vllm_config()
+    lane.start(vllm_config)
+    if vllm_config.lora_config is not None:
+        lora.install()
     if isinstance(layer, RoutedExperts):
         return _moe_method(layer, config, lane)
     return lane.layer_method(layer, prefix, config)
@@ -49,7 +52,11 @@ def method_of(layer: torch.nn.Module, prefix: str, config: MegaMoeConfig) -> Any
 
 def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     vllm_config = get_current_vllm_config()
-    live = LiveLayer(layer, vllm_config, config, _carried(config, vllm_config, lane), lane)
+    carried = _carried(config, vllm_config, lane)
+    alike.compare_ranks(vllm_config, carried.plan)
+    if any(planned.capacity.drops for planned in carried.plan.layers):
+        dropped_rows.watch(resolve_obj_by_qualname(vllm_config.parallel_config.worker_cls))
+    live = LiveLayer(layer, vllm_config, config, carried, lane)
     plan = live.confirmed()
     state.set_finder(_find)
     layers = getattr(vllm_config.model_config.hf_text_config, "num_hidden_layers", None)
@@ -57,6 +64,7 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     warm_up.begin(vllm_config)
     seat = replace(lane.read_seat(layer, plan.communicator), kind_of_step=warm_up.kind_of_step)
     method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, seat, live)
+    method.in_files = (live.carried.parts or {}).get(plan.facts.name, {})
     return method
 
 

@@ -6,13 +6,16 @@ finished rows once more, in silence.
 """
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from torch import Tensor
-from vllm.config import get_current_vllm_config
+from vllm.compilation import monitor
+from vllm.config import CUDAGraphMode, get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.config import (
     FUSED_MOE_UNQUANTIZED_CONFIG,
     FusedMoEConfig,
@@ -99,6 +102,21 @@ def make_kernel(moe: FusedMoEConfig, quant_config: FusedMoEQuantConfig) -> mk.Fu
     return mk.FusedMoEKernel(CompleteRows(), OperatorExperts(moe, quant_config))
 
 
+def captures_graphs(vllm_config: Any) -> bool:
+    """Whether the engine captures graphs at all."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    return not vllm_config.model_config.enforce_eager and mode not in (None, CUDAGraphMode.NONE)
+
+
+def captures_are_over(state: LayerState) -> bool:
+    """Whether no graph of an engine that captures some is in its capture now, nor about to be.
+
+    vLLM's runner says when captures are forbidden (compilation/monitor.py). Its second runner does not: there one with
+    the layer in it must have been captured. A capture begins before its first MoE layer runs.
+    """
+    return not monitor.cudagraph_capturing_enabled or state.captured_at > -math.inf
+
+
 class Surroundings(Protocol):
     """What stands around a layer's routed experts in the running engine; a lane knows it."""
 
@@ -129,6 +147,8 @@ class Surroundings(Protocol):
 class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     """Weights in, rows out: everything else is decided by the plan and done by the operator.
 
+    `in_files` says which parts of an expert the files have, by projection; empty where nobody has looked.
+
     After loading, the layer carries `mega_moe` (a LayerState) and `mega_moe_buffer` (the operator's SymmBuffer).
 
     Args:
@@ -148,6 +168,7 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         self.seat = seat
         self.surroundings = surroundings
         self.stored = stored
+        self.in_files: Mapping[str, frozenset[str]] = {}
         self._is_whole = False
         self._weights: RoutedWeights | None = None
         self._check_shared: Callable[[], None] | None = None
@@ -181,7 +202,8 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
     ) -> None:
         """Register a parameter without numbers for each part of the format; experts are converted as they arrive."""
         self._kept_in = params_dtype, torch.empty(0).device
-        load_format = get_current_vllm_config().load_config.load_format
+        vllm_config = get_current_vllm_config()
+        load_format, self._captures = vllm_config.load_config.load_format, captures_graphs(vllm_config)
         self._dummy = load_format == "dummy"
         sizes, called = (hidden_size, intermediate_size_per_partition), expert_name(layer)
         ids = self.plan.slots_of(self.seat.rank) or own_experts(layer)
@@ -197,14 +219,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             )
         else:
             layer.mega_moe_experts = ExpertStream(
-                name,
-                stored,
-                *sizes,
-                ids,
-                called,
-                finish=lambda slot, experts: self._routed().put(slot, experts),
-                check=self._check_kept,
+                name, stored, *sizes, ids, called, lambda slot, one: self._routed().put(slot, one), self._check_kept
             )
+            layer.mega_moe_experts.expect(self.in_files)
         layer.mega_moe_experts.copies = load_format not in _WHOLE_FILES
         register_parts(layer, self.stored)
 
@@ -248,7 +265,9 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             name, plan, self.seat, operands, handle, shared, repeats=self.surroundings.router_repeats()
         )
         layer.mega_moe_buffer = handle.buffer
-        layer.mega_moe_report = REPORT.watch(layer.mega_moe, self.surroundings.audience())
+        watched = layer.mega_moe, self.surroundings.audience()
+        may_ask = [partial(captures_are_over, layer.mega_moe)] if self._captures else []
+        layer.mega_moe_report = REPORT.watch(*watched, *may_ask)
         logger.info(
             "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
             "num_max_tokens_per_rank=%d",

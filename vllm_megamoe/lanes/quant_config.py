@@ -55,6 +55,12 @@ class MegaMoeConfig(QuantizationConfig):  # type: ignore[misc]
         self.carried: Carried | None = None
         super().__init__()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in another process of the engine, which the lane may have to ready."""
+        self.__dict__.update(state)
+        if self.carried is not None:
+            running_lane().enter()
+
     def get_name(self) -> str:
         """Ours; where the platform's code asks for names of its own, that of the config which answers for us."""
         answers = self.inner is not None and self.answering is self.inner

@@ -7,7 +7,7 @@ draft models and parts of a model; there the plan is at hand already.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,21 @@ from typing import Any
 from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms import current_platform
 
+from vllm_megamoe.checkpoint.survey import Survey
 from vllm_megamoe.environment import hccl_buffsize, wrong_variables
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.lanes import Lane, last_words, running_lane, untested_here, working
+from vllm_megamoe.lanes import Lane, last_words, running_lane, shutdown, untested_here, working
 from vllm_megamoe.lanes.carried import Carried
+from vllm_megamoe.lanes.memory import memory_warning
 from vllm_megamoe.lanes.quant_config import NAME, MegaMoeConfig, read_side_files
 from vllm_megamoe.plan.facts import EngineFacts
-from vllm_megamoe.plan.folder import survey_problems
+from vllm_megamoe.plan.folder import survey_served
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.screen import render
-from vllm_megamoe.plan.verdict import rejection_of
+from vllm_megamoe.plan.verdict import Violation, rejection_of
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ def before_platform(vllm_config: Any) -> None:
     config.carried = config.carried or engines_plan()
     if config.carried is not None:
         return
+    shutdown.install()
     options, wrong = Options.read(vllm_config.additional_config)
     wrong = [*wrong_variables(), *wrong]
     lane = _lane_or_refusal(wrong)
@@ -90,14 +93,37 @@ def before_platform(vllm_config: Any) -> None:
     for note in facts.notes:
         logger.info("megamoe: %s", note)
     speculation = read_speculation(vllm_config.speculative_config)
-    wrong += read_headers_of(vllm_config, facts, speculation)
+    surveys = read_headers_of(vllm_config, facts, speculation)
+    wrong += map(str, other_backends(vllm_config, drafts=any(layer.draft for layer in facts.layers)))
+    wrong += [str(problem) for found in surveys for problem in found.problems]
+    parts = {name: layer.parts for found in reversed(surveys) for name, layer in found.layers.items()}
     layers, misplaced = placed(facts.layers, options.expert_placement, engine.ep_size)
     plan = make_plan(engine, layers, options, [*wrong, *misplaced])
+    if full := memory_warning(vllm_config, facts, plan):
+        logger.warning("megamoe: on the product's devices it would not fit: %s", full)
     own_drafts = speculation is not None and speculation.draft is not None
-    config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts)
+    config.carried = Carried(plan, facts.architecture, facts.known, facts.num_layers, own_drafts, parts=parts)
     if lane is not None:
         lane.prepare(vllm_config)
+        lane.enter()
     last_words.listen()
+
+
+def other_backends(vllm_config: Any, *, drafts: bool) -> Iterator[Violation]:
+    """Flags that name a backend for the experts, which would never be asked.
+
+    Args:
+        vllm_config: as vLLM shows it.
+        drafts: whether draft layers have experts of ours; vLLM gives these a backend of their own.
+    """
+    speculative = vllm_config.speculative_config if drafts else None
+    found = {
+        "--moe-backend": getattr(getattr(vllm_config, "kernel_config", None), "moe_backend", None),
+        "--speculative-config moe_backend": getattr(speculative, "moe_backend", None),
+    }
+    for flag, value in found.items():
+        if value not in (None, "auto"):
+            yield Violation("experts", f"{flag} {value}", "auto: the operator is their backend", f"Drop {flag}.")
 
 
 def after_platform(vllm_config: Any) -> None:
@@ -208,10 +234,16 @@ def read_engine(vllm_config: Any, sequence_parallel: bool | None = None, *, own_
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         own_rows=own_rows,
         lora=vllm_config.lora_config is not None,
+        lora_targets=lora_targets(vllm_config.lora_config),
         eplb=parallel.enable_eplb,
         dual_batch_overlap=parallel.enable_dbo,
         hccl_buffsize_mb=hccl_buffsize(),
     )
+
+
+def lora_targets(config: Any) -> tuple[str, ...]:
+    """What LoRA is restricted to, from vLLM's LoRAConfig; empty without one, and without a restriction."""
+    return tuple(getattr(config, "target_modules", None) or ())
 
 
 def read_served(vllm_config: Any) -> ModelFacts:
@@ -225,8 +257,11 @@ def read_served(vllm_config: Any) -> ModelFacts:
     return read_model(config, vllm_config.quant_config.side_files, speculative=speculative)
 
 
-def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[str]:
-    """What is malformed in the files of a local folder, from headers alone; a hub's files may not be here yet."""
+def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculation | None) -> list[Survey]:
+    """What lies in the files of a local folder, then in a draft model's, from headers alone.
+
+    A hub's files may not be here yet.
+    """
     model = vllm_config.model_config
     if vllm_config.load_config.load_format == "dummy":
         return []
@@ -237,11 +272,11 @@ def read_headers_of(vllm_config: Any, facts: ModelFacts, speculation: Speculatio
     draft = None if speculation is None else speculation.draft
     layers = [layer for layer in facts.layers if not layer.draft or (speculation is not None and draft is None)]
     config, side_files = model.hf_config.to_dict(), vllm_config.quant_config.side_files
-    found = survey_problems(folder, config, side_files, layers, facts.num_layers)
+    found = [survey_served(folder, config, side_files, layers, facts.num_layers)]
     if draft is not None and any(layer.draft for layer in facts.layers) and Path(draft.name).is_dir():
         own = read_model(draft.config, draft.side_files)
-        found += survey_problems(Path(draft.name), draft.config, draft.side_files, own.layers, own.num_layers)
-    return found
+        found.append(survey_served(Path(draft.name), draft.config, draft.side_files, own.layers, own.num_layers))
+    return [survey for survey in found if survey is not None]
 
 
 def read_speculation(config: Any) -> Speculation | None:

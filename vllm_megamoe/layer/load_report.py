@@ -3,8 +3,8 @@
     layers of a rank  ->  one reading  ->  the communicator's store  ->  rank 0: `ModelLoad`  ->  log, metrics, file
 
 Each rank's thread copies its counters to the host in one piece and leaves them in the store that torch keeps for the
-communicator, so ranks on other hosts are heard too and no collective is run. While graphs are captured it asks the
-device for nothing: that would break the capture.
+communicator, so ranks on other hosts are heard too and no collective is run. While graphs are captured, or may be at
+any moment, it asks the device for nothing: that would break the capture.
 """
 
 import atexit
@@ -89,13 +89,20 @@ class LoadReport:
         self._thread: threading.Thread | None = None
         self._models: dict[object, _Model] = {}
 
-    def watch(self, layer: LayerState, audience: Audience | None = None) -> "Watched":
+    def watch(
+        self, layer: LayerState, audience: Audience | None = None, may_ask: Callable[[], bool] = _always
+    ) -> "Watched":
         """Start to report on a layer; the caller keeps the result for as long as the layer lives.
+
+        Args:
+            layer: to report on.
+            audience: who is told beside the log; None for nobody.
+            may_ask: whether no graph can be in its capture now; asked before each look.
 
         Raises:
             ConfigError: the environment names no number of steps, or no file (the config stage has looked before).
         """
-        watched = Watched(layer, audience or Audience())
+        watched = Watched(layer, audience or Audience(), may_ask)
         with self._lock:
             if self._every is None:
                 self._every, self._file = load_log_steps(), load_file()
@@ -126,8 +133,7 @@ class LoadReport:
 
     def _look(self, engine: object, found: "list[Watched]", *, last: bool) -> list[str]:
         layers, audience = [each.layer for each in found], found[0].audience
-        capturing = any(monotonic() - layer.captured_at < QUIET_S for layer in layers)
-        if capturing or not audience.serves():
+        if not all(each.may_look() for each in found) or not audience.serves():
             return []
         model = self._models.get(engine)
         if model is None or not model.is_of(layers):
@@ -160,9 +166,13 @@ class LoadReport:
 class Watched:
     """A layer, who is told of it, and with which others it makes the same calls."""
 
-    def __init__(self, layer: LayerState, audience: Audience) -> None:
-        self.layer, self.audience = layer, audience
+    def __init__(self, layer: LayerState, audience: Audience, may_ask: Callable[[], bool]) -> None:
+        self.layer, self.audience, self._may_ask = layer, audience, may_ask
         self.pace = audience.engine, id(layer.buffer), layer.plan.facts.draft
+
+    def may_look(self) -> bool:
+        """Whether the device may be asked for this layer's counters."""
+        return monotonic() - self.layer.captured_at >= QUIET_S and self._may_ask()
 
 
 class _Model:

@@ -26,6 +26,11 @@ def _own(rows: int) -> int:
     return rows
 
 
+def _none(rows: int) -> int:
+    del rows
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """What the method needs of vLLM's parallel state; a lane fills it in.
@@ -38,6 +43,8 @@ class Seat:
             number on all ranks, known to the host without a collective.
         kind_of_step: whose rows the step that is running brings, see StepKind. Warm-up is the same on all ranks; an
             idle step's rows reach no expert.
+        first_row: this rank's rows in a layer that gets its own -> place of their first one among the rows of the step,
+            where the tensor-parallel ranks have split them.
     """
 
     group: ProcessGroup | None
@@ -46,6 +53,7 @@ class Seat:
     all_gather: Callable[[Tensor], Tensor]
     largest_rows: Callable[[int], int] = _own
     kind_of_step: Callable[[], StepKind] = always_served
+    first_row: Callable[[int], int] = _none
 
 
 def share_of(rows: int, seat: Seat) -> tuple[int, int, int]:

@@ -24,6 +24,7 @@ from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
 from vllm_megamoe.layer.expert_load import ExpertLoad
+from vllm_megamoe.layer.lost_rows import LOST, exchanged_counts, lost_pairs
 from vllm_megamoe.layer.routing import Routes, distinct
 from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
@@ -82,6 +83,8 @@ class LayerState:
         first = self.operands.l1[0]
         self.routes = self.routes_of(self.plan.slots) if self.plan.slots else None
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
+        if self.plan.capacity.drops:
+            LOST.make_room(self.plan.capacity.rows * self.seat.size, inner(first).device)
         self._operator = bind(self.buffer, **constant_arguments(self.plan, self.operands, self.shared))
 
     def routes_of(self, slots: Sequence[int]) -> Routes:
@@ -137,13 +140,43 @@ class LayerState:
         if self.plan.tokens == "own":
             if kind == "idle":
                 active = Mask.of(torch.zeros(rows, dtype=torch.bool, device=x.device))
-            y = self._step(x, topk_ids, topk_weights, self.seat.largest_rows(rows), counted, active)
+            largest = self.seat.largest_rows(rows)
+            topk_ids, topk_weights = self._routed(topk_ids, topk_weights)
+            self._note_lost(self.seat.first_row(rows), topk_ids, largest, active)
+            y = self._step(x, topk_ids, topk_weights, largest, counted, active)
             return y if active is None else y.masked_fill_(active.padding, 0)
         if self.seat.size == 1:
+            topk_ids, topk_weights = self._routed(topk_ids, topk_weights)
+            self._note_lost(0, topk_ids, rows)
             return self._step(x, topk_ids, topk_weights, rows, counted)
         start, stop, share = share_of(rows, self.seat)
-        y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share, counted)
+        topk_ids, topk_weights = self._routed(topk_ids[start:stop], topk_weights[start:stop])
+        self._note_lost(start, topk_ids, share)
+        y = self._step(x[start:stop], topk_ids, topk_weights, share, counted)
         return gather_shares(y, rows, share, self.seat)
+
+    def _routed(self, topk_ids: Tensor, topk_weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The router's choice as the operator takes it: distinct experts, by their physical slots."""
+        if len(topk_ids) > self.plan.capacity.rows:
+            return topk_ids, topk_weights  # the step is rejected, on all ranks
+        if self.repeats:
+            topk_ids, topk_weights = distinct(topk_ids, topk_weights.float(), self.plan.facts.num_experts)
+        return (topk_ids if self.routes is None else self.routes(topk_ids)), topk_weights
+
+    def _note_lost(self, first: int, topk_ids: Tensor, largest: int, active: Mask | None = None) -> None:
+        """Where rows may be dropped: work out which of this rank's are, call by call; on all ranks together."""
+        plan, facts = self.plan, self.plan.buffer
+        if not plan.capacity.drops or largest > plan.capacity.rows:
+            return
+        sent = (topk_ids >= 0) & (topk_ids < facts.num_experts)
+        if active is not None:
+            sent &= ~active.padding
+        for piece in cut_step(len(topk_ids), largest, plan.capacity):
+            own = slice(piece.start, piece.stop)
+            ids, pairs = topk_ids[own], sent[own]
+            counts = exchanged_counts(ids, pairs, facts.num_experts, self.seat.group)
+            room = plan.capacity.max_recv_token_num
+            LOST.add(first + piece.start, lost_pairs(ids, pairs, counts, self.seat.rank, plan.experts_per_rank, room))
 
     def _step(
         self,
@@ -169,10 +202,6 @@ class LayerState:
             topk_weights = topk_weights.float()  # a few routers give bf16, which A2/A3 would misread
         if plan.fold_scaling != 1.0:
             topk_weights = topk_weights * plan.fold_scaling
-        if self.repeats:
-            topk_ids, topk_weights = distinct(topk_ids, topk_weights, plan.facts.num_experts)
-        if self.routes is not None:
-            topk_ids = self.routes(topk_ids)
         if plan.padding.hidden != x.shape[1]:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)

@@ -12,6 +12,7 @@ from vllm_megamoe.experts.canonical import DenseExperts, Experts
 from vllm_megamoe.experts.convert import in_halves
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.experts.slots import Slots
+from vllm_megamoe.layout.cast import on_npu
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.profiles.use_cases import UseCase
 
@@ -50,7 +51,7 @@ class RoutedWeights:
             CheckpointError: a tensor is not what the entry says.
         """
         sizes, name = self._plan.padding, f"{self._plan.facts.name}.{slot}"
-        if self._device.type == "cpu" and (own.hidden, own.intermediate_hidden) == (
+        if not on_npu(self._device) and (own.hidden, own.intermediate_hidden) == (
             sizes.hidden,
             sizes.intermediate_hidden,
         ):
@@ -63,7 +64,7 @@ class RoutedWeights:
         sizes, generator = self._plan.padding, torch.Generator().manual_seed(0)
         shapes = (1, 2 * sizes.intermediate_was, sizes.hidden_was), (1, sizes.hidden_was, sizes.intermediate_was)
         weights = [torch.empty(shape).uniform_(-1e-3, 1e-3, generator=generator).to(self._dtype) for shape in shapes]
-        self._slots.fill(DenseExperts(*weights))
+        self._slots.fill(_on_device(DenseExperts(*weights), self._device))
 
     def operands(self) -> LayerOperands:
         """Of all experts.

@@ -25,13 +25,20 @@ from vllm_megamoe.layout.formatted import FormattedTensor, inner
 FRACTAL_ROWS = 16
 
 
-def to_nz(matrix: Tensor, c0: int) -> Tensor:
-    """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing."""
+def to_nz(matrix: Tensor, c0: int, out: Tensor | None = None) -> Tensor:
+    """[..., R, C] -> [..., ceil(C/c0), ceil(R/16), 16, c0], zeros where there is nothing; into `out` where given.
+
+    A transposed matrix goes to its blocks in one step.
+    """
     *lead, rows, columns = matrix.shape
-    padded = pad(matrix, (0, -columns % c0, 0, -rows % FRACTAL_ROWS))
-    blocks = padded.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
+    short = -columns % c0, -rows % FRACTAL_ROWS
+    if any(short):
+        matrix = pad(matrix, (0, short[0], 0, short[1]))
+    blocks = matrix.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
     # [..., R/16, 16, C/c0, c0] -> [..., C/c0, R/16, 16, c0]
-    return blocks.movedim(-2, -4).contiguous()
+    ordered = blocks.movedim(-2, -4)
+    place = torch.empty(ordered.shape, dtype=matrix.dtype, device=matrix.device) if out is None else out
+    return place.copy_(ordered)
 
 
 def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:
@@ -46,6 +53,15 @@ _PLAIN = frozenset({0, 2, 30, 47})
 
 def _torch_npu() -> Any:
     return importlib.import_module("torch_npu")
+
+
+NPUS = {"npu"}
+"""Device types whose formats torch_npu keeps. A simulated NPU's memory is the CPU's, and its installation adds that."""
+
+
+def on_npu(device: torch.device) -> bool:
+    """Whether torch_npu casts the tensors there and knows their formats."""
+    return device.type in NPUS
 
 
 def npu_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
@@ -106,12 +122,36 @@ def format_cast(tensor: Tensor, fmt: AclFormat | int) -> Tensor:
         LayoutError: an unknown format, dtype or rank; on an NPU also a cast that did not take place.
     """
     target = _known(fmt)
-    if tensor.device.type == "npu":
-        return npu_format_cast(tensor, target)
-    if format_of(tensor) == target:
+    return npu_format_cast(tensor, target) if on_npu(tensor.device) else host_format_cast(tensor, target)
+
+
+def host_format_cast(tensor: Tensor, fmt: AclFormat) -> Tensor:
+    """The same without torch_npu, by `FormattedTensor`.
+
+    Raises:
+        LayoutError: a dtype or rank that has no blocks.
+    """
+    if host_format_of(tensor) == fmt:
         return tensor
     plain = _to_plain(tensor) if isinstance(tensor, FormattedTensor) else tensor
-    return plain if target == AclFormat.ND else _to_blocks(plain, target)
+    return plain if fmt == AclFormat.ND else _to_blocks(plain, fmt)
+
+
+def format_into(place: Tensor, tensor: Tensor) -> None:
+    """As `place.copy_(format_cast(tensor, format_of(place)))` without the memory between the two, on the CPU.
+
+    Raises:
+        LayoutError: shape or dtype differ.
+    """
+    if (place.shape, place.dtype) != (tensor.shape, tensor.dtype):
+        raise LayoutError(
+            f"a plain {list(tensor.shape)} of {tensor.dtype} cannot be put into {list(place.shape)} of {place.dtype}; "
+            "expected one shape and dtype. Convert the experts of each layer by themselves."
+        )
+    if isinstance(place, FormattedTensor):
+        _to_blocks(tensor, format_of(place), inner(place))
+    else:
+        place.copy_(tensor)
 
 
 def format_of(tensor: Tensor) -> AclFormat:
@@ -120,11 +160,12 @@ def format_of(tensor: Tensor) -> AclFormat:
     Raises:
         LayoutError: on an NPU, a format that has no place in this package.
     """
-    if isinstance(tensor, FormattedTensor):
-        return AclFormat(tensor.acl_format)
-    if tensor.device.type == "npu":
-        return npu_format_of(tensor)
-    return AclFormat.ND
+    return npu_format_of(tensor) if on_npu(tensor.device) else host_format_of(tensor)
+
+
+def host_format_of(tensor: Tensor) -> AclFormat:
+    """The same without torch_npu: plain tensors are ND."""
+    return AclFormat(tensor.acl_format) if isinstance(tensor, FormattedTensor) else AclFormat.ND
 
 
 def stack_experts(tensors: Sequence[Tensor]) -> Tensor:
@@ -161,15 +202,17 @@ def _known(fmt: AclFormat | int) -> AclFormat:
     return AclFormat(int(fmt))
 
 
-def _to_blocks(tensor: Tensor, fmt: AclFormat) -> FormattedTensor:
+def _to_blocks(tensor: Tensor, fmt: AclFormat, place: Tensor | None = None) -> FormattedTensor:
+    """`place`: plain memory for the blocks."""
     size = tensor.dtype.itemsize
     if tensor.dim() not in (2, 3) or size not in _CARRIER:
         raise LayoutError(
             f"cannot cast shape {list(tensor.shape)} of {tensor.dtype} to {fmt.name}; "
             "expected a matrix or a stack of matrices with elements of 1, 2 or 4 bytes."
         )
-    carrier = tensor.detach().contiguous().view(_CARRIER[size])
-    return FormattedTensor(to_nz(carrier, block_columns(fmt, size)).view(tensor.dtype), fmt, tensor.shape)
+    carrier, out = (None if t is None else t.detach().view(_CARRIER[size]) for t in (tensor, place))
+    assert carrier is not None
+    return FormattedTensor(to_nz(carrier, block_columns(fmt, size), out).view(tensor.dtype), fmt, tensor.shape)
 
 
 def _to_plain(tensor: FormattedTensor) -> Tensor:

@@ -63,6 +63,31 @@ def as_int8(words: Tensor) -> Tensor:
     return words.view(torch.int8)
 
 
+def pack_int4_rows(values: Tensor, offset_binary: bool = False) -> Tensor:
+    """int8 values -8..7 [R, C] -> int8 [R/2, C]; the even row is the low nibble. `offset_binary` as `pack_int4`.
+
+    Transposed it is `pack_int4` of the transpose: packing rows takes whole rows at a time.
+
+    Raises:
+        LayoutError: R is odd.
+    """
+    if values.shape[0] % 2:
+        raise LayoutError(f"cannot pack {values.shape[0]} rows of 4-bit elements into bytes; expected an even number.")
+    codes = values.contiguous().view(torch.uint8)
+    packed = codes[1::2] << 4
+    packed |= codes[0::2] & 0x0F
+    return (packed ^ 0x88 if offset_binary else packed).view(torch.int8)
+
+
+def unpack_int4_rows(packed: Tensor) -> Tensor:
+    """int8 [R/2, C] -> int8 values -8..7 [R, C]; the inverse of `pack_int4_rows`."""
+    values = torch.empty((packed.shape[0], 2, packed.shape[1]), dtype=torch.int8, device=packed.device)
+    torch.bitwise_left_shift(packed, 4, out=values[:, 0])
+    values[:, 0] >>= 4  # with its sign
+    torch.bitwise_right_shift(packed, 4, out=values[:, 1])
+    return values.flatten(0, 1)
+
+
 NEUTRAL_E8M0 = 127
 """2^0: the byte that fills a pair; 0xFF would be NaN and poison its row."""
 

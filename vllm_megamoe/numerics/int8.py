@@ -95,7 +95,7 @@ def quantise_weight(w: Tensor, bits: Bits = 8) -> tuple[Tensor, Tensor]:
         values = w[block].float()
         amax = values.abs().amax(dim=1)
         scale[block] = (amax / limit).masked_fill(amax == 0, 1.0)
-        codes[block] = _to_int8(torch.round(values / scale[block, None]), limit)
+        codes[block] = _to_int8((values / scale[block, None]).round_(), limit)
     return codes, scale
 
 
@@ -105,5 +105,8 @@ def split_msd(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_int8(whole: Tensor, limit: float = LIMIT) -> Tensor:
-    """Whole floats -> int8; NaN gives 0, and a quotient that float32 subnormals pushed beyond the limit gives it."""
-    return whole.nan_to_num(nan=0.0).clamp(-limit, limit).to(torch.int8)
+    """Whole floats -> int8; NaN gives 0, and a quotient that float32 subnormals pushed beyond the limit gives it.
+
+    The floats are used up.
+    """
+    return whole.nan_to_num_(nan=0.0).clamp_(-limit, limit).to(torch.int8)

@@ -54,7 +54,7 @@ def decide(
     if isinstance(padded, Rejected):
         return padded.beside(found, activation)
     padding, unpaid = padded
-    shared = plan_shared(layer, choice.use_case, profile, options)
+    shared = plan_shared(layer, choice.use_case, profile, options, lora=engine.lora)
     found += unpaid + _unfused(layer, shared, options)
     # With a refused activation the rest is judged as it will be with one that every product has.
     judged = ActivationPlan("swiglu") if isinstance(activation, Rejected) else activation

@@ -119,6 +119,7 @@ class EngineFacts:
         own_rows: whether the platform hands every rank rows of its own, whatever the parallel sizes are (vllm-ascend
             splits them over the tensor-parallel ranks before a MoE layer).
         lora, eplb, dual_batch_overlap: whether that feature is on.
+        lora_targets: modules that LoRA is restricted to (`--lora-target-modules`), empty for all that vLLM supports.
         hccl_buffsize_mb: HCCL_BUFFSIZE of the environment, None where it is not known.
     """
 
@@ -134,6 +135,7 @@ class EngineFacts:
     lora: bool = False
     eplb: bool = False
     dual_batch_overlap: bool = False
+    lora_targets: tuple[str, ...] = ()
     hccl_buffsize_mb: int | None = None
 
     @property

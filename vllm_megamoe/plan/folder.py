@@ -12,17 +12,16 @@ from vllm_megamoe.checkpoint.survey import Survey, survey
 from vllm_megamoe.plan.facts import MoeFacts
 
 
-def survey_problems(
+def survey_served(
     folder: Path, config: Mapping[str, Any], side_files: SideFiles, layers: Iterable[MoeFacts], num_layers: int
-) -> list[str]:
-    """What is malformed, each as a sentence with file, tensor and remedy; none for a folder without weights.
+) -> Survey | None:
+    """What lies in a folder that is served, and what of it is malformed; None for a folder without weights.
 
     Every one of the layers must be there. Args: as `survey_folder`.
     """
     if not has_weights(folder):
-        return []
-    expected = [expected_layer(layer, num_layers) for layer in layers]
-    return [str(problem) for problem in _survey(folder, config, side_files, expected).problems]
+        return None
+    return _survey(folder, config, side_files, [expected_layer(layer, num_layers) for layer in layers])
 
 
 def survey_folder(

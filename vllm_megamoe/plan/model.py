@@ -92,7 +92,11 @@ class ModelFacts:
 
 
 def read_model(
-    config: Mapping[str, Any], side_files: SideFiles, *, speculative: Speculation | None = None
+    config: Mapping[str, Any],
+    side_files: SideFiles,
+    *,
+    speculative: Speculation | None = None,
+    formats: FormatOf | None = None,
 ) -> ModelFacts:
     """Read a model's facts.
 
@@ -100,16 +104,17 @@ def read_model(
         config: config.json as a mapping, or `hf_config.to_dict()`.
         side_files: parsed files of the checkpoint beside config.json, by name (see checkpoint.recognise.SIDE_FILES).
         speculative: what speculation loads; None without it.
+        formats: of the experts, in place of what the files say.
 
     Raises:
         ConfigError: for a value that is not what its key promises.
     """
     known = is_known(config)
     whole, source = _with_defaults(config)
-    layers = read_layers(whole, _formats(whole, side_files, known))
+    layers = read_layers(whole, formats or _formats(whole, side_files, known))
     own = speculative is not None and speculative.loads_own_layers
     served = tuple(layer for layer in layers if own or not layer.draft)
-    warnings = tuple(_unlisted(whole, side_files, served)) if known else ()
+    warnings = tuple(_unlisted(whole, side_files, served)) if known and formats is None else ()
     notes = [*_about_names(config, bool(layers), known), *_about_defaults(config, whole, source, layers)]
     if speculative is not None and speculative.draft is not None:
         drafts, more = _draft_model(speculative, speculative.draft)

@@ -48,13 +48,30 @@ def features(engine: EngineFacts, profile: Profile, options: Options) -> Iterato
     """Features that move, patch or overlap the experts while the operator holds them."""
     del profile, options
     named = [
-        (engine.lora, "LoRA", "--enable-lora"),
         (engine.eplb, "expert-parallel load balancing", "--enable-eplb"),
         (engine.dual_batch_overlap, "dual batch overlap", "--enable-dbo"),
     ]
     for on, name, flag in named:
         if on:
             yield Violation("features", f"{name} is on", "experts that stay as loaded", f"Drop {flag}.")
+
+
+def lora(engine: EngineFacts, profile: Profile, options: Options) -> Iterator[Violation]:
+    """Adapters may patch every layer but the experts: those are operands of the operator (vllm-ascend #12451)."""
+    del profile, options
+    named = [name for name in engine.lora_targets if is_expert_module(name)]
+    if engine.lora and named:
+        yield Violation(
+            "features",
+            f"LoRA on experts ({', '.join(named)})",
+            "adapters of other layers: the operator holds the experts as they were loaded",
+            f"Drop {', '.join(named)} from --lora-target-modules.",
+        )
+
+
+def is_expert_module(name: str) -> bool:
+    """Whether a module of a model is its routed experts, or belongs to one: `experts`, `...mlp.experts.3.up_proj`."""
+    return "experts" in name.split(".")
 
 
 def modes(engine: EngineFacts, profile: Profile, options: Options) -> Iterator[Violation]:
@@ -128,7 +145,7 @@ def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]
         )
 
 
-ENGINE_RULES: tuple[EngineRule, ...] = (parallel, dtype, features, modes)
+ENGINE_RULES: tuple[EngineRule, ...] = (parallel, dtype, features, lora, modes)
 LAYER_RULES: tuple[LayerRule, ...] = (expert_weights, routes, layer_semantics)
 
 

@@ -40,12 +40,16 @@ class SharedPlan:
         return f"fused, {self.pieces} of the routed width"
 
 
-def plan_shared(layer: MoeFacts, use_case: UseCase, profile: Profile, options: Options) -> SharedPlan:
-    """Fuse wherever profile, weights and model allow it, unless the user forbids it."""
+def plan_shared(
+    layer: MoeFacts, use_case: UseCase, profile: Profile, options: Options, *, lora: bool = False
+) -> SharedPlan:
+    """Fuse wherever profile, weights and model allow it, unless the user forbids it or adapters may patch them."""
     shared = layer.shared
     if shared is None:
         return SharedPlan("none")
     reason = "fuse_shared_experts is off" if options.fuse_shared_experts == "off" else ""
+    if lora:
+        reason = reason or "LoRA adapters may patch them"
     limits = limits_of(profile)
     ways = _use_cases(layer, shared, use_case, limits)
     reason = (

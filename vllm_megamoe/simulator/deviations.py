@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from vllm_megamoe.environment import DEVIATIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
@@ -23,6 +25,8 @@ class Deviations:
         fp16_saturates: an integer GEMM's fp16 result saturates at 65504 instead of becoming infinite.
         scale_bits_18: the fixpipe takes 18 bits of a channel scale (sign, exponent, 9 bits of mantissa), one fewer than
             the 19 that a sibling operator takes.
+        overflow_ends: more rows than max_recv_token_num end the call with AICore error 507057 instead of losing the
+            tail in silence; both endings are reported of A3 (vllm-ascend #17202 and #11258).
     """
 
     excess8_nibbles: bool = False
@@ -30,15 +34,20 @@ class Deviations:
     w4a8_receive: bool = False
     fp16_saturates: bool = False
     scale_bits_18: bool = False
+    overflow_ends: bool = False
 
 
-_NONE = Deviations()
-_active: ContextVar[Deviations] = ContextVar("vllm_megamoe_deviations", default=_NONE)
+_active: ContextVar[Deviations | None] = ContextVar("vllm_megamoe_deviations", default=None)
 
 
 def active_deviations() -> Deviations:
-    """Those of the innermost open `deviations(...)` block."""
-    return _active.get()
+    """Those of the innermost open `deviations(...)` block, outside of any those of VLLM_MEGAMOE_DEVIATIONS.
+
+    Raises:
+        ConfigError: the variable names something else.
+    """
+    active = _active.get()
+    return Deviations(**dict.fromkeys(DEVIATIONS.read() or (), True)) if active is None else active
 
 
 @contextmanager
@@ -48,8 +57,9 @@ def deviations(**switches: bool) -> Iterator[Deviations]:
     Args:
         switches: fields of Deviations.
     """
-    token = _active.set(replace(_active.get(), **switches))
+    inside = replace(active_deviations(), **switches)
+    token = _active.set(inside)
     try:
-        yield _active.get()
+        yield inside
     finally:
         _active.reset(token)

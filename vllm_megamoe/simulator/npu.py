@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.acl import AclFormat
-from vllm_megamoe.layout.cast import format_cast, format_of
+from vllm_megamoe.layout.cast import host_format_cast, host_format_of
 from vllm_megamoe.layout.dtypes import dtype_name, normalise_dtype
 from vllm_megamoe.profiles.profile import Profile
 
@@ -63,10 +63,10 @@ class Formats:
         Raises:
             RuntimeError: a pair of formats and types that the device does not cast.
         """
-        if int(acl_format) == int(format_of(input)):
+        if int(acl_format) == int(host_format_of(input)):
             return input
         if int(acl_format) == AclFormat.ND:
-            return format_cast(input, AclFormat.ND)
+            return host_format_cast(input, AclFormat.ND)
         source = _name(input.dtype if input_dtype is None else input_dtype, "input_dtype")
         target = self._actual(source, source if customize_dtype is None else _name(customize_dtype, "customize_dtype"))
         if int(acl_format) != AclFormat.FRACTAL_NZ or target is None:
@@ -75,9 +75,14 @@ class Formats:
                 f"customize_dtype={customize_dtype}: aclnnNpuFormatCast not support; expected ND or FRACTAL_NZ and a "
                 "pair of types of its table (aclnnNpuFormatCast.md)"
             )
+        if not input.is_contiguous():
+            raise RuntimeError(
+                f"[{self.profile.name} simulated] npu_format_cast of a {list(input.shape)} with strides "
+                f"{input.stride()}; expected a contiguous tensor: no document says what becomes of others"
+            )
         if not self.config.allow_internal_format or self._loses_format(input):
             return input
-        return format_cast(input, target)
+        return host_format_cast(input, target)
 
     def _loses_format(self, tensor: Tensor) -> bool:
         """Whether the cast does nothing and says nothing: a part of a storage, as one expert of a stack is, stays ND on
@@ -97,7 +102,7 @@ class Formats:
 
     def get_npu_format(self, tensor: Tensor) -> int:
         """The format's number."""
-        found = format_of(tensor)
+        found = host_format_of(tensor)
         return _BASE_FORMATS.get(tensor.dim(), int(found)) if found == AclFormat.ND else int(found)
 
 

@@ -21,7 +21,7 @@ from vllm_megamoe.experts.convert import convert, fitted
 from vllm_megamoe.numerics.activations import Activation
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
 from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
-from vllm_megamoe.plan.folder import survey_folder, wanted_of
+from vllm_megamoe.plan.folder import expected_layer, survey_folder
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.model import read_model
 from vllm_megamoe.plan.options import Options
@@ -85,9 +85,9 @@ def _open(folder: Path, layer: int) -> tuple[MoeFacts, StoredLayer]:
     survey = survey_folder(folder, config, side, [found], model.num_layers)
     if survey.problems:
         raise CheckpointError("\n".join(map(str, survey.problems)))
-    want, tensors = wanted_of(found, model.num_layers), survey.layers[found.name]
+    expected, tensors = expected_layer(found, model.num_layers), survey.layers[found.name]
     section, architecture = section_of(config), model.architecture
-    return found, StoredLayer(Files(folder), want, tensors, section, architecture, found.gate_up_interleaved)
+    return found, StoredLayer(Files(folder), expected, tensors, section, architecture, found.gate_up_interleaved)
 
 
 def _reference(against: Any, layer: int) -> _Reference:
@@ -117,7 +117,7 @@ def _check_weights(
         where = f"expert {expert}, {name}"
         assert values.shape == meant.shape, f"{where}: {list(values.shape)}, expected {list(meant.shape)}"
         if original is not None and limit is None:
-            beyond = beyond_format(values.float(), meant.float(), matrix, stored.want.form)
+            beyond = beyond_format(values.float(), meant.float(), matrix, stored.layer.form)
             assert beyond is None, f"{where}: {beyond}"
             continue
         error = float((values - meant).norm() / meant.norm())

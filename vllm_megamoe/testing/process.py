@@ -135,6 +135,10 @@ class OwnProcess:
             raise self.failed(f"not done after {limit_s:g} s")
         return code
 
+    def send(self, number: int) -> None:
+        """Send a signal to the program alone, as `kill` and a service manager do; nothing where it has ended."""
+        self._process.send_signal(number)
+
     def members(self) -> list[int]:
         """Return the ids of all living processes of the session."""
         return session_members(self._process.pid)

@@ -1,45 +1,89 @@
 """MoE layers under vllm-ascend's runner through our method: what reached the operator, and what came out."""
 
 import os
-from typing import Any
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from contract.support import engine
 from contract.support.boundary import Boundary
 from contract.support.cases import CASES, HIDDEN, LIMIT, Case
-from contract.support.rank import Rank
 from contract.support.twin import Twin
 from contract.support.values import rows_for
 from contract.support.weights import checkpoint
+
+if TYPE_CHECKING:
+    from contract.support.rank import Rank
 
 ABOVE = LIMIT + 2
 """Tokens beyond what was planned, one row a rank more."""
 
 
-def run(rank: Rank) -> dict[str, Any]:
+def run(rank: "Rank") -> dict[str, Any]:
     """Of each case of the product: its plan, the calls, the rows of each step, what is said beyond the limit."""
     product, boundary = os.environ["VLLM_MEGAMOE_SIMULATED_NPU"], Boundary()
     return {case.name: _run_one(case, product, boundary, rank) for case in CASES[product]}
 
 
-def _run_one(case: Case, product: str, boundary: Boundary, rank: Rank) -> dict[str, Any]:
+def _run_one(case: Case, product: str, boundary: Boundary, rank: "Rank") -> dict[str, Any]:
+    with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": str(int(case.second_runner))}):
+        return _answer(case, product, boundary, rank)
+
+
+def _answer(case: Case, product: str, boundary: Boundary, rank: "Rank") -> dict[str, Any]:
     start = len(boundary.events)
-    config, block = build(case, rank)
-    steps, answer = Steps(block), _shown(config, block)
-    answer["rows"] = {n: engine.forward(config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
+    with Casts() as casts:
+        config, block = build(case, rank)
+    steps, answer = Steps(block), _shown(config, block) | {"casts": casts.seen}
+    assert config.use_v2_model_runner is case.second_runner
+    answer["rows"] = {n: forward(case, config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
     answer["events"] = boundary.since(start)
     answer["differs"] = steps.beside(case, product, answer["padded to"]) if answer["chunk"] * rank.size > LIMIT else []
     answer["above"] = _said(config, block, case)
     return answer
 
 
-def build(case: Case, rank: Rank) -> tuple[Any, Any]:
+def forward(case: Case, config: Any, block: Any, x: torch.Tensor) -> torch.Tensor:
+    """A step as the case's model runner brings it."""
+    step = engine.forward_second_runner if case.second_runner else engine.forward
+    out: torch.Tensor = step(config, block, x)
+    return out
+
+
+class Casts:
+    """Every cast that this package asks torch_npu for while it is open; vllm-ascend casts layers of its own."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self._npu = import_module("torch_npu")
+        self._right = self._npu.npu_format_cast
+
+    def __enter__(self) -> "Casts":
+        self._npu.npu_format_cast = self._noted
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._npu.npu_format_cast = self._right
+
+    def _noted(self, tensor: torch.Tensor, acl_format: int, **types: Any) -> torch.Tensor:
+        made: torch.Tensor = self._right(tensor, acl_format, **types)
+        if sys._getframe(1).f_globals["__name__"] != "vllm_megamoe.layout.cast":
+            return made
+        seen = {"shape": list(tensor.shape), "contiguous": tensor.is_contiguous(), "asked": int(acl_format)}
+        named = {name: str(value) for name, value in types.items()}
+        self.seen.append(seen | {"got": int(self._npu.get_npu_format(made))} | named)
+        return made
+
+
+def build(case: Case, rank: "Rank") -> tuple[Any, Any]:
     """An engine's config and a loaded layer."""
     config = engine.make_config(
         engine.model_of(case).write(rank.own_folder(case.name)),
         quantization="megamoe",
         tokens=LIMIT,
-        additional_config={"megamoe": case.options},
+        additional_config={"megamoe": case.options} | case.theirs,
     )
     if torch.distributed.is_initialized():
         engine.renew_state(config)
@@ -103,7 +147,7 @@ def _shown(config: Any, block: Any) -> dict[str, Any]:
 def _said(config: Any, block: Any, case: Case) -> str:
     """What the layer says to more tokens than were planned."""
     try:
-        engine.forward(config, block, rows_for(case.name, ABOVE, HIDDEN))
+        forward(case, config, block, rows_for(case.name, ABOVE, HIDDEN))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

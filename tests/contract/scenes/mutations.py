@@ -149,6 +149,30 @@ def _type_of_int4() -> Any:
     return patch.object(state, "constant_arguments", wrong)
 
 
+def _not_cast() -> Any:
+    from vllm_megamoe.layout import cast
+
+    return patch.object(cast, "npu_format_cast", lambda tensor, fmt: tensor)
+
+
+def _cast_does_nothing() -> Any:
+    """As builds of torch_npu do whose internal formats are off."""
+    import torch_npu
+
+    return patch.object(torch_npu, "npu_format_cast", lambda tensor, acl_format, **types: tensor)
+
+
+def _small_window_on_one_rank() -> Any:
+    from vllm_megamoe.lanes.ascend import method
+
+    right = method.window_problems
+
+    def small(plan: Any, given: int) -> list[str]:
+        return right(plan, given if torch.distributed.get_rank() else 1 << 20)
+
+    return patch.object(method, "window_problems", small)
+
+
 MUTATIONS: dict[str, tuple[str, Callable[[], Any]]] = {
     "selector not replaced": ("bf16", _selector_left_alone),
     "mask dropped": ("bf16", _mask_dropped),
@@ -158,5 +182,8 @@ MUTATIONS: dict[str, tuple[str, Callable[[], Any]]] = {
     "reduction done twice": ("bf16", _reduced_twice),
     "bf16 router weights": ("bf16", _bf16_router),
     "wrong type code": ("w8a8", _type_of_int4),
+    "weights not cast": ("w8a8", _not_cast),
+    "cast without effect": ("w8a8", _cast_does_nothing),
+    "small window on one rank": ("bf16", _small_window_on_one_rank),
 }
 """Name -> case, and what makes it wrong while the block is open."""

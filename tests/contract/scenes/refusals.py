@@ -5,6 +5,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from contract.scenes.routing import WITH_DRAFT
 from contract.support import engine
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ CONSUMER = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer"}
 CASES: dict[str, Change] = {
     "no expert parallelism": {"enable_expert_parallel": False},
     "one rank": {"tensor_parallel_size": 1, "distributed_executor_backend": None},
-    "lora": {"enable_lora": True},
+    "lora": {"enable_lora": True, "lora_target_modules": ["experts"]},
     "eplb": {"enable_eplb": True},
     "their eplb": _given(eplb_config={"dynamic_eplb": True}),
     "their map": _given(eplb_config={"expert_map_path": "map.json"}),
@@ -36,15 +37,19 @@ CASES: dict[str, Change] = {
     "backend": _given(megamoe={"backend": "cpu"}),
     "option": _given(megamoe={"use_cas": "auto"}),
     "consumer": {"kv_transfer_config": CONSUMER, "data_parallel_size": 2, "tensor_parallel_size": 1},
+    "backend of experts": {"moe_backend": "triton"},
     "dtype": {"dtype": "float16"},
     "several": {
         "dtype": "float16",
         "enable_lora": True,
+        "lora_target_modules": ["experts"],
         **_given(enable_fused_mc2=2, mix_placement=True, megamoe={"profile": "a2@9.1", "use_cas": "auto"}),
     },
 }
+SPECULATION = {"method": "mtp", "num_speculative_tokens": 1}
 VARIABLES = {"VLLM_ASCEND_ENABLE_FUSED_MC2": "1", "VLLM_MEGAMOE_PROFILE": "a2@9.2", "HCCL_BUFFSIZE": "1"}
-RELEASES = ("0.30.0rc1", "0.31.0")
+RELEASES = ("0.27.1rc1", "0.28.0rc1", "0.29.0rc1", "0.30.0rc1", "0.31.0")
+"""Published before and after the one that a lane is written for."""
 
 
 def run(rank: "Rank") -> dict[str, str]:
@@ -60,6 +65,10 @@ def run(rank: "Rank") -> dict[str, str]:
             metadata, "version", lambda name, r=release: r if name == "vllm-ascend" else whole(name)
         ):
             said[release] = _said(folder, {})
+    # Of the draft alone: the model's own experts have none.
+    drafted = engine.Model(changes=WITH_DRAFT).write(rank.own_folder("drafted"))
+    said["backend of a draft"] = _said(drafted, {"speculative_config": SPECULATION | {"moe_backend": "triton"}})
+    said["draft"] = _said(drafted, {"speculative_config": SPECULATION})
     wide = engine.Model(intermediate=4096).write(rank.own_folder("wide"))
     return said | {"wide": _said(wide, _given(enable_fused_mc2=2))}
 

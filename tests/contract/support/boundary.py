@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 OPERATOR = "cann_ops_transformer.ops"
 ND = 2
-SHOWN = 16
+SHOWN = 32
 """Tensors of so many elements come with their values."""
 CREATE, CALL = "get_symm_buffer_for_mega_moe", "mega_moe"
 

@@ -22,6 +22,8 @@ class Case:
         options: the megamoe block of additional_config.
         tokens: of the steps.
         scaling: routed_scaling_factor.
+        theirs: keys of additional_config that are vllm-ascend's own.
+        second_runner: whether vLLM's second model runner brings the rows.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     tokens: tuple[int, ...] = (1, 5, 16, LIMIT)
     scaling: float = 1.0
+    theirs: dict[str, Any] = field(default_factory=dict)
+    second_runner: bool = False
 
     @property
     def homes(self) -> list[tuple[str, int]]:
@@ -62,6 +66,10 @@ FP8: dict[str, Any] = {"use_case": "a8w8-fp", "requant": "allow"}
 """A 950 has no BF16 experts: by consent they become FP8."""
 
 
+OVERLAP: dict[str, Any] = {"multistream_overlap_shared_expert": True}
+"""vllm-ascend's switch of a second stream for shared experts."""
+
+
 def _a2_a3() -> tuple[Case, ...]:
     return (
         Case("bf16"),
@@ -74,9 +82,25 @@ def _a2_a3() -> tuple[Case, ...]:
 
 
 CASES: dict[str, tuple[Case, ...]] = {
+    "a2@9.1": (
+        Case("bf16", tokens=SHORT),
+        Case("pieces", options={"workspace_budget_gib": 0.03126}, tokens=(LIMIT,)),
+        Case("w8a8", "a8w8-int", "W8A8_DYNAMIC", tokens=SHORT),
+        Case("w4a8", "a8w4-int", "W4A8_DYNAMIC", tokens=SHORT),
+    ),
     "a2@9.2": _a2_a3(),
     "a3@9.1": _a2_a3(),
-    "a3@9.2": _a2_a3(),
+    "a3@9.2": (
+        *_a2_a3(),
+        Case("overlap", shared=2, scaling=2.5, theirs=OVERLAP, tokens=SHORT),
+        Case("w8a8 shared", "a8w8-int", "W8A8_DYNAMIC", shared=1, tokens=SHORT),
+        Case("second runner", shared=1, second_runner=True),
+    ),
+    "950@9.1": (
+        Case("bf16", "a8w8-fp", options=FP8, tokens=SHORT),
+        Case("pieces", "a8w8-fp", options=FP8 | {"workspace_budget_gib": 0.05}, tokens=(LIMIT,)),
+        Case("mxfp8", "a8w8-fp", "W8A8_MXFP8", tokens=SHORT),
+    ),
     "950@9.2": (
         Case("bf16", "a8w8-fp", options=FP8),
         Case("narrow", "a8w8-fp", intermediate=768, options=FP8),
@@ -84,6 +108,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("fused", "a8w8-fp", shared=2, fused=True, scaling=2.5, options=FP8),
         Case("pieces", "a8w8-fp", options=FP8 | {"workspace_budget_gib": 0.05}, tokens=(LIMIT,)),
         Case("mxfp8", "a8w8-fp", "W8A8_MXFP8", tokens=SHORT),
+        Case("overlap fused", "a8w8-fp", shared=2, fused=True, theirs=OVERLAP, options=FP8, tokens=SHORT),
+        Case("second runner", "a8w8-fp", second_runner=True, options=FP8),
         Case("mxfp8 fused", "a8w8-fp", "W8A8_MXFP8", shared=1, fused=True, tokens=SHORT),
         Case("w4a8 mxfp", "a8w4-fp", "W4A8_MXFP", tokens=SHORT),
         Case("mxfp4", "a4w4-fp", "W4A4_MXFP4", tokens=SHORT),

@@ -22,7 +22,7 @@ from vllm_megamoe.checkpoint.stored.part import (
     zeros,
 )
 from vllm_megamoe.errors import CheckpointError
-from vllm_megamoe.layout.packing import unpack_int4
+from vllm_megamoe.layout.packing import unpack_int4_rows
 
 _SYMMETRIC = "the operator has no place for zero points"
 
@@ -133,8 +133,7 @@ class MsInt4:
         for name in ("weight_offset", "weight_offset_second"):
             if name in tensors:
                 zeros(tensors[name], f"{where}.{name}", _SYMMETRIC)
-        # Bytes hold channels 2i and 2i + 1: unpacking along the last dimension wants the pairs there.
-        codes = unpack_int4(tensors["weight"].t()).t().contiguous()
+        codes = unpack_int4_rows(tensors["weight"])
         scale = positive(tensors["weight_scale"], f"{where}.weight_scale").reshape(rows)
         if self.grouped:
             second = positive(tensors["weight_scale_second"], f"{where}.weight_scale_second")

@@ -187,4 +187,5 @@ def kernels(env: Environment) -> Iterator[Check]:
         yield Check(name=name, state="note", found=found)
     else:
         bytewise = "INT8 and INT4 byte by byte" if "avx512_vnni" in flags else "INT8 and INT4 as float32"
-        yield Check(name=name, state="ok", found=f"llvmlite {llvmlite}; {bytewise}, the same bits either way")
+        pairs = "; BF16 in pairs" if "avx512_bf16" in flags else ""
+        yield Check(name=name, state="ok", found=f"llvmlite {llvmlite}; {bytewise}, the same bits either way{pairs}")

@@ -29,7 +29,7 @@ def hccl(env: Environment) -> Iterator[Check]:
     value = env.variables.get("HCCL_BUFFSIZE")
     if value is None:
         if env.is_ascend:
-            text = "not set; `vllm-megamoe plan MODEL` says what A2 and A3 need"
+            text = "not set; `vllm-megamoe doctor --model MODEL --tp N` says what A2 and A3 need"
             yield Check(name="HCCL_BUFFSIZE", state="note", found=text)
     elif BUFFSIZE.wrong(value):
         yield Check(name="HCCL_BUFFSIZE", state="wrong", found=repr(value), remedy="export HCCL_BUFFSIZE=<whole MB>")

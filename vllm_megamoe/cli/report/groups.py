@@ -56,11 +56,6 @@ def wire_of(plan: Plan) -> WireReport | None:
     )
 
 
-def hccl_of(plan: Plan) -> int | None:
-    """The HCCL_BUFFSIZE that the largest layer needs, in MB; None where none needs it."""
-    return max((layer.hccl_buffsize_mb for layer in plan.layers if layer.hccl_buffsize_mb is not None), default=None)
-
-
 _USUAL = 8
 """Ranks of one host, the size that is chosen where none was asked for."""
 

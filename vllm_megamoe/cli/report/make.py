@@ -1,27 +1,26 @@
 """Plan a model and put the answer together: the plan's numbers, the sentences around them, and the line to copy."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from vllm_megamoe.cli.model import Model, ModelFiles, as_served, read_facts, speculation_of
-from vllm_megamoe.cli.report.groups import hccl_of, legal_ep_sizes, make_groups, memory_of, usual_size, wire_of
+from vllm_megamoe.cli.model import Model, ModelFiles
+from vllm_megamoe.cli.report.fit import bounds_report, fit_report
+from vllm_megamoe.cli.report.groups import make_groups, memory_of, wire_of
+from vllm_megamoe.cli.report.prepare import Setting, prepare
 from vllm_megamoe.cli.report.schema import EngineReport, FormatReport, PlanReport, ViolationReport
 from vllm_megamoe.cli.request import Request
-from vllm_megamoe.cli.serve_line.correct import correct_line, set_given
-from vllm_megamoe.cli.serve_line.engine import read_engine
 from vllm_megamoe.cli.serve_line.foreign import not_read
 from vllm_megamoe.cli.serve_line.line import ServeLine, Step, write_line
-from vllm_megamoe.cli.serve_line.read import read_line
-from vllm_megamoe.cli.serve_line.suggest import correct_variables, suggest_line
-from vllm_megamoe.environment import as_set_before, choose_profile, wrong_variables
+from vllm_megamoe.cli.serve_line.suggest import add_place, correct_variables, suggest_line
+from vllm_megamoe.environment import as_set_before, wrong_variables
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.fit import Fit
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.model import Speculation
-from vllm_megamoe.plan.options import KEY, Options
 from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 from vllm_megamoe.plan.read_config.architectures import in_vllm
-from vllm_megamoe.profiles.profile import REVISIONS, Profile, find_profile
+from vllm_megamoe.plan.splits import hccl_of
+from vllm_megamoe.profiles.profile import REVISIONS, Profile
 
 
 def notes_of(model: Model, profile: Profile, line: ServeLine | None, engine: EngineFacts) -> Iterator[str]:
@@ -81,24 +80,6 @@ def summary_of(model: Model, engine: EngineFacts, profile: Profile, violated: in
     return f"The plan holds {where}."
 
 
-DEFAULT_TOKENS = 2048
-"""vLLM's own max_num_batched_tokens of a server on a platform that it has no figure for (EngineArgs, vLLM 0.32)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """What is planned: engine and options, and the command line that they came from, if any."""
-
-    engine: EngineFacts
-    options: Options
-    profile: Profile
-    legal: tuple[int, ...]
-    chosen_here: bool = False
-    wrong_options: tuple[str, ...] = ()
-    line: ServeLine | None = None
-    steps: tuple[Step, ...] = ()
-
-
 def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan | None, Model]:
     """Plan what was asked for.
 
@@ -108,16 +89,10 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
     Raises:
         ConfigError: for a command line, an option or a profile that cannot be read.
     """
-    line = read_line(request.line) if request.line else None
-    files, unread = as_served(files, line)
-    speculative, missing = speculation_of(line)
-    if request.draft and speculative is None:
-        speculative = Speculation("mtp")
-    model = read_facts(files, speculative)
-    unread += missing
-    setting = _from_sizes(model, request) if line is None else _from_line(model, request, line)
-    if not model.layers:
-        return _without_experts(model, setting, line, unread), None, model
+    prepared = prepare(files, request)
+    model, setting, judge, line = prepared.model, prepared.setting, prepared.judge, prepared.setting.line
+    if judge is None:
+        return _without_experts(model, setting, line, prepared.notes), None, model
     layers, misplaced = placed(model.layers, setting.options.expert_placement, setting.engine.ep_size)
     verdict = draft_plan(setting.engine, layers, setting.options)
     plan, violations = plan_of(verdict), violations_of(verdict)
@@ -126,9 +101,11 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
         for text in (*setting.wrong_options, *misplaced)
     ]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
-    line, steps = _command(model, setting, plan, request.draft)
-    if setting.line is not None:  # as the server that it starts looks at them
-        variables = wrong_variables(as_set_before(dict(line.environment)))
+    judged, overfull, lowered = judge.judge(plan, setting.options, setting.legal, fixed=setting.line is not None)
+    wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in overfull]
+    written, steps = _command(model, setting, plan, request, judged.fit if lowered else None)
+    if line is not None:  # as the server that it starts looks at them
+        variables = wrong_variables(as_set_before(dict(written.environment)))
         wrong = [*(ViolationReport(where="environment", got=v, expected="", remedy="") for v in variables), *wrong]
     report = PlanReport(
         model=model.name,
@@ -146,61 +123,29 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
         groups=make_groups(plan, model.layers),
         ep_sizes=setting.legal,
         memory=memory_of(plan),
+        fit=fit_report(judged, setting.engine),
+        bounds=bounds_report(judged, plan, request.place.router_skew),
         hccl_buffsize_mb=hccl_of(plan),
         wire=wire_of(plan),
         violations=tuple(wrong),
-        notes=(*unread, *notes_of(model, setting.profile, setting.line, setting.engine)),
+        notes=(*prepared.notes, *lowered, *notes_of(model, setting.profile, setting.line, setting.engine)),
         corrections=steps,
-        command=write_line(line) if setting.line is not None or not wrong else None,
+        command=write_line(written) if line is not None or not wrong else None,
     )
     return report, plan, model
 
 
-def _from_sizes(model: Model, request: Request) -> _Setting:
-    options = Options.parse({KEY: dict(request.options)})
-    profile = find_profile(options.chosen_profile, options.topology)
-    legal = legal_ep_sizes(model.layers, profile)
-    sizes = request.tensor_parallel, request.data_parallel
-    chosen_here = sizes == (None, None)
-    tensor, data = (usual_size(legal, profile), 1) if chosen_here else (sizes[0] or 1, sizes[1] or 1)
-    engine = EngineFacts(
-        dtype=_dtype(model, request),
-        tensor_parallel=tensor,
-        data_parallel=data,
-        expert_parallel=tensor * data > 1,
-        max_num_batched_tokens=request.max_num_batched_tokens or DEFAULT_TOKENS,
-    )
-    return _Setting(engine, options, profile, legal, chosen_here)
-
-
-def _dtype(model: Model, request: Request) -> str:
-    """The one asked for; else the config's, where the operator takes it, else bfloat16, which the line then names."""
-    if request.dtype != "auto":
-        return request.dtype
-    return model.dtype if model.dtype == "bfloat16" else "bfloat16"
-
-
-def _from_line(model: Model, request: Request, line: ServeLine) -> _Setting:
-    line, sizes = set_given(line, request)
-    given = read_engine(line, model.dtype, DEFAULT_TOKENS)
-    line, steps = correct_line(line, given, request.options, sizes)
-    engine = read_engine(line, model.dtype, given.max_num_batched_tokens)
-    options, wrong = Options.read(line.additional_config())
-    chosen = choose_profile(options.profile, as_set_before(dict(line.environment)))
-    options = options.model_copy(update={"profile": chosen})
-    profile = find_profile(options.chosen_profile, options.topology)
-    legal = legal_ep_sizes(model.layers, profile)
-    return _Setting(engine, options, profile, legal, False, tuple(wrong), line, tuple(steps))
-
-
-def _command(model: Model, setting: _Setting, plan: Plan, draft: bool) -> tuple[ServeLine, tuple[Step, ...]]:
+def _command(
+    model: Model, setting: Setting, plan: Plan, request: Request, lowered: Fit | None
+) -> tuple[ServeLine, tuple[Step, ...]]:
     if setting.line is None:
-        return suggest_line(model.name, setting.engine, setting.options, model.dtype, hccl_of(plan), draft), ()
+        line = suggest_line(model.name, setting.engine, setting.options, model.dtype, hccl_of(plan), request.draft)
+        return add_place(line, request.place, lowered), ()
     line, steps = correct_variables(setting.line, hccl_of(plan))
     return line, (*setting.steps, *steps)
 
 
-def _engine(setting: _Setting) -> EngineReport:
+def _engine(setting: Setting) -> EngineReport:
     engine = setting.engine
     return EngineReport(
         tensor_parallel=engine.tensor_parallel,
@@ -213,7 +158,7 @@ def _engine(setting: _Setting) -> EngineReport:
     )
 
 
-def _without_experts(model: Model, setting: _Setting, line: ServeLine | None, unread: list[str]) -> PlanReport:
+def _without_experts(model: Model, setting: Setting, line: ServeLine | None, unread: Sequence[str]) -> PlanReport:
     return PlanReport(
         model=model.name,
         architecture=model.facts.architecture,

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from vllm_megamoe.cli.report.fit_schema import BoundsReport, FitReport
 from vllm_megamoe.cli.serve_line.line import Step
 
 
@@ -212,6 +213,9 @@ class PlanReport(_Part):
         groups: layers that are alike.
         ep_sizes: legal ones for this model and profile.
         memory, wire: null where nothing could be planned.
+        fit: the whole model on a rank and its device.
+        bounds: the least time of a step; null without a device, or where nothing could be planned.
+        explained: with --explain, how the bounds come about.
         hccl_buffsize_mb: what HCCL_BUFFSIZE must be at least, null where it is not needed.
         violations: every violated rule.
         notes: sentences about what is worth knowing and violates nothing.
@@ -236,6 +240,9 @@ class PlanReport(_Part):
     groups: tuple[GroupReport, ...] = ()
     ep_sizes: tuple[int, ...] = ()
     memory: MemoryReport | None = None
+    fit: FitReport | None = None
+    bounds: BoundsReport | None = None
+    explained: tuple[str, ...] = ()
     hccl_buffsize_mb: int | None = None
     wire: WireReport | None = None
     violations: tuple[ViolationReport, ...] = ()

@@ -12,6 +12,7 @@ from vllm_megamoe.cli.request import Request
 from vllm_megamoe.cli.serve_line.engine import FEATURES
 from vllm_megamoe.cli.serve_line.foreign import drop_foreign
 from vllm_megamoe.cli.serve_line.line import ServeLine, Step, json_flag, make_flag, put, without
+from vllm_megamoe.environment import as_set_before, choose_profile
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.options import KEY
 
@@ -38,14 +39,12 @@ def set_given(line: ServeLine, request: Request) -> tuple[ServeLine, list[Step]]
 _Change = tuple[ServeLine, list[Step]]
 
 _WHY_NOT = {
-    "lora": "LoRA patches experts that the operator holds.",
     "eplb": "Load balancing moves experts; the operator keeps them as they were loaded.",
     "dual_batch_overlap": "The operator overlaps communication and computation itself, one batch at a time.",
 }
 
 # Flags that mean nothing without the feature (vLLM 0.32, EngineArgs), as the beginning of a name.
 _GO_WITH = {
-    "lora": ("lora-", "max-lora", "max-cpu-loras", "default-mm-loras", "fully-sharded-loras", "specialize-active-lora"),
     "eplb": ("eplb-",),
     "dual_batch_overlap": ("dbo-",),
 }
@@ -65,7 +64,7 @@ def correct_line(
     Returns:
         The corrected line and the steps, in the order drop, add, set.
     """
-    line, found = drop_foreign(line)
+    line, found = drop_foreign(line, npu=_profile(line, options) != "none")
     steps = [*before, *found]
     for change in (_features, _placement, _context_parallel, _quantization, _experts, _rows, _dtype):
         line, found = change(line, engine)
@@ -74,10 +73,21 @@ def correct_line(
     return line, sorted([*steps, *found], key=lambda step: ("drop", "add", "set").index(step.action))
 
 
+def _profile(line: ServeLine, options: Mapping[str, Any]) -> str:
+    """The profile that the line is planned for.
+
+    Raises:
+        ConfigError: two that differ are named.
+    """
+    section = line.additional_config().get(KEY)
+    named = options.get("profile") or (section.get("profile") if isinstance(section, dict) else None)
+    return choose_profile(named if isinstance(named, str) else None, as_set_before(dict(line.environment)))
+
+
 def _features(line: ServeLine, engine: EngineFacts) -> _Change:
     steps = []
     for field, flag in FEATURES.items():
-        if not getattr(engine, field):
+        if field not in _WHY_NOT or not getattr(engine, field):
             continue
         gone = [each for each in line.flags if each.name == flag or each.name.startswith(_GO_WITH[field])]
         line = replace(line, flags=without(line.flags, *(each.name for each in gone)))

@@ -37,6 +37,7 @@ def read_engine(line: ServeLine, model_dtype: str, max_num_batched_tokens: int) 
         expert_parallel=bool(line.switch("enable-expert-parallel")),
         max_num_batched_tokens=line.number("max-num-batched-tokens", max_num_batched_tokens),
         lora=bool(line.switch(FEATURES["lora"])),
+        lora_targets=line.all_values("lora-target-modules"),
         eplb=bool(line.switch(FEATURES["eplb"])),
         dual_batch_overlap=bool(line.switch(FEATURES["dual_batch_overlap"])),
     )

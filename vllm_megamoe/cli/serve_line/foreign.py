@@ -16,10 +16,14 @@ _BACKEND = "The operator is the experts' backend; another one would build the la
 _EXCHANGE = "The operator moves the rows itself; vLLM's own exchange is never called."
 _MOVES = "The operator keeps the experts as they were loaded."
 
-DROPPED: Mapping[str, str] = {
-    "enable-sleep-mode": "vLLM's CPU platform, the only one that this version serves on, rejects sleep mode.",
+DROPPED_ON_CPU: Mapping[str, str] = {
+    "enable-sleep-mode": "vLLM's CPU platform rejects sleep mode; for an NPU (--profile a3@9.1, say) it stays.",
     "sleep-mode-offload-cudagraph": "It belongs to sleep mode.",
     "sleep-preserve-parameter-names": "It belongs to sleep mode.",
+}
+"""Flag -> why it goes where no NPU is planned for."""
+
+DROPPED: Mapping[str, str] = {
     "moe-backend": _BACKEND,
     "all2all-backend": _EXCHANGE,
     "enable-elastic-ep": "The operator's communicator keeps its size while the engine runs.",
@@ -61,16 +65,25 @@ NOT_READ: Mapping[str, str] = {
     "config-format": "this plan reads config.json.",
     "code-revision": "this plan reads the files that it was given.",
     "revision": "this plan reads the files that it was given.",
+    "cpu-offload-gb": "weights that it moves to the host are counted on the device.",
+    "offload-backend": "weights that it moves to the host are counted on the device.",
+    "kv-cache-memory-bytes": "the cache is planned with what --gpu-memory-utilization leaves.",
+    "num-gpu-blocks-override": "the cache is planned with what --gpu-memory-utilization leaves.",
 }
 """Flag that can change the model's facts -> what the plan does instead of reading it."""
 
 
-def drop_foreign(line: ServeLine) -> tuple[ServeLine, list[Step]]:
-    """Drop what another way of serving experts needs, and flags that no vLLM has."""
+def drop_foreign(line: ServeLine, *, npu: bool) -> tuple[ServeLine, list[Step]]:
+    """Drop what another way of serving experts needs, and flags that no vLLM has.
+
+    Args:
+        line: as the user wrote it.
+        npu: whether the plan is for one.
+    """
     steps: list[Step] = []
     kept: list[Flag] = []
     for flag in line.flags:
-        why = _why_not(flag)
+        why = _why_not(flag, npu=npu)
         if why:
             steps.append(Step(action="drop", what=" ".join(flag.words), why=why))
         else:
@@ -92,17 +105,20 @@ def not_read(line: ServeLine) -> list[str]:
     )
     if others:
         said.append(f"--additional-config: {', '.join(others)}: not read here, they stay for the platform that does.")
+    if line.switch("language-model-only"):
+        said.append("--language-model-only is not read: the vision tower is counted.")
     chunked = line.switch("enable-chunked-prefill")
     if chunked is False and line.value("max-num-batched-tokens") is None:
         said.append("--no-enable-chunked-prefill raises the rows of a step: give --max-num-batched-tokens.")
     return said
 
 
-def _why_not(flag: Flag) -> str:
+def _why_not(flag: Flag, *, npu: bool) -> str:
     if flag.name in _AS_WITHOUT and flag.values[:1] == (_AS_WITHOUT[flag.name],):
         return ""
-    if flag.name in DROPPED:
-        return DROPPED[flag.name]
+    dropped = DROPPED if npu else {**DROPPED, **DROPPED_ON_CPU}
+    if flag.name in dropped:
+        return dropped[flag.name]
     if not is_known(flag.name):
         return f"No flag of vLLM {' or '.join(releases())}: it would stop there."
     return ""

@@ -61,6 +61,11 @@ class ServeLine:
         found = [flag.values[0] for flag in self.flags if flag.name == name and flag.values and not flag.path]
         return found[-1] if found else None
 
+    def all_values(self, name: str) -> tuple[str, ...]:
+        """All values of a flag that takes several, of its last occurrence; none when it is absent."""
+        found = [flag.values for flag in self.flags if flag.name == name and not flag.path]
+        return found[-1] if found else ()
+
     def switch(self, name: str) -> bool | None:
         """Whether a switch is on (`--name`), off (`--no-name`) or not given (None)."""
         found = [flag.name == name for flag in self.flags if flag.name in (name, f"no-{name}")]

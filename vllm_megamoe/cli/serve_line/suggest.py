@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 
-from vllm_megamoe.cli.serve_line.line import Flag, ServeLine, Step, json_flag, make_flag
+from vllm_megamoe.cli.request import Place
+from vllm_megamoe.cli.serve_line.line import Flag, ServeLine, Step, json_flag, make_flag, put
 from vllm_megamoe.environment import BUFFSIZE_VARIABLE, DEFAULT_MB
 from vllm_megamoe.plan.facts import EngineFacts
+from vllm_megamoe.plan.fit import Fit
 from vllm_megamoe.plan.options import KEY, Options
 
 PLUGINS = "VLLM_PLUGINS"
@@ -83,6 +85,22 @@ def suggest_line(
     flags += _options(options)
     environment = () if hccl_buffsize_mb is None else ((BUFFSIZE_VARIABLE, str(hccl_value(hccl_buffsize_mb))),)
     return ServeLine(environment, (), ("vllm", "serve"), model, tuple(flags))
+
+
+def add_place(line: ServeLine, place: Place, lowered: Fit | None) -> ServeLine:
+    """The line with the memory settings that were given, and with the length that was lowered to what fits."""
+    length = place.max_model_len if lowered is None else lowered.serving.max_model_len
+    given = {
+        "max-model-len": length,
+        "gpu-memory-utilization": place.memory_utilization,
+        "max-num-seqs": place.max_num_seqs,
+        "kv-cache-dtype": place.kv_cache_dtype,
+    }
+    flags = line.flags
+    for name, value in given.items():
+        if value is not None:
+            flags = put(flags, make_flag(name, f"{value:g}" if isinstance(value, float) else str(value)))
+    return replace(line, flags=flags)
 
 
 def _options(options: Options) -> list[Flag]:

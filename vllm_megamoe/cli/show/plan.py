@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_megamoe.cli.report.schema import ComparisonReport, GroupReport, PlanReport
+from vllm_megamoe.cli.show.fit import bound_rows, fit_rows
 from vllm_megamoe.cli.show.rows import group_rows, make_console, print_whole, size, size_rows, sizes, violation_text
 
 
@@ -17,6 +18,8 @@ def show_plan(report: PlanReport) -> None:
     if report.engine is not None:
         console.print(_engine(report))
         console.print(_table(report))
+    for line in report.explained:
+        console.print(Text(f"  {line}"))
     for note in report.notes:
         console.print(Text(f"Note: {note}", style="yellow"))
     for number, violation in enumerate(report.violations, 1):
@@ -72,6 +75,12 @@ def _table(report: PlanReport) -> Table:
             table.add_row(name, text)
     for name, text in size_rows(report):
         table.add_row(name, text)
+    if report.fit is not None:
+        for name, text in fit_rows(report.fit):
+            table.add_row(name, text)
+    if report.bounds is not None:
+        for name, text in bound_rows(report.bounds):
+            table.add_row(name, text)
     return table
 
 

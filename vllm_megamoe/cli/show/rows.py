@@ -108,7 +108,7 @@ def size_rows(report: PlanReport) -> Iterator[Row]:
     if report.memory is not None:
         memory = report.memory
         yield (
-            "memory of a rank",
+            "operator on a rank",
             (f"weights {size(memory.weights)}, window {size(memory.window)}, workspace {size(memory.workspace)}"),
         )
     if report.hccl_buffsize_mb is not None:

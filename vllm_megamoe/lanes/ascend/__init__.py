@@ -18,7 +18,7 @@ from vllm_megamoe.lanes.ascend.method import AscendMegaMoeMethod as Method
 from vllm_megamoe.lanes.ascend.other_layers import answering_config, check_whole, inner_config, layer_method
 from vllm_megamoe.lanes.ascend.parallel_state import read_seat
 from vllm_megamoe.lanes.ascend.shared_experts import take_shared
-from vllm_megamoe.lanes.ascend.worker import start
+from vllm_megamoe.lanes.ascend.worker import enter, start
 
 OWN_ROWS = True
 
@@ -27,6 +27,7 @@ __all__ = [
     "Method",
     "answering_config",
     "check_whole",
+    "enter",
     "inner_config",
     "layer_method",
     "prepare",

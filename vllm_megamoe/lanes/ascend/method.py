@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vllm_megamoe.lanes.ascend import eplb
 from vllm_megamoe.lanes.ascend.moe_rows import mask_of
+from vllm_megamoe.lanes.ascend.parallel_state import told_by_all
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.plan.layer_plan import LayerPlan, call_facts
 from vllm_megamoe.plan.verdict import of_product, rejection_of
@@ -45,16 +46,18 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         del routing_tables
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """As MegaMoeMethod, and a look at the window that HCCL has given.
+        """As MegaMoeMethod, and a look at the window that HCCL has given, on all ranks together.
 
         Raises:
-            ConfigError: it is smaller than the operator needs.
+            ConfigError: some rank's is smaller than the operator needs; raised on all, with what each rank has to say.
         """
         super().process_weights_after_loading(layer)
         self._moves_experts = eplb.is_dynamic()
         if self._moves_experts:
             eplb.teach_adaptor()
-        check_window(self.plan, layer.mega_moe_buffer.ccl_buffer_size)
+        said = told_by_all(window_problems(self.plan, layer.mega_moe_buffer.ccl_buffer_size))
+        if said:
+            raise rejection_of(said)
 
     def apply(
         self,
@@ -91,17 +94,16 @@ def _result() -> Any:
     return FusedExpertsResult
 
 
-def check_window(plan: LayerPlan, given: int) -> None:
+def window_problems(plan: LayerPlan, given: int) -> list[str]:
     """Compare the window that a communicator has with what the largest call needs.
 
     Args:
+        plan: of the layer.
         given: `ccl_buffer_size` of the operator's buffer, bytes of both halves.
 
-    Raises:
-        ConfigError: it is too small; with the value of HCCL_BUFFSIZE that is enough.
+    Returns:
+        Nothing, or that it is too small, with the value of HCCL_BUFFSIZE that is enough.
     """
     call = replace(call_facts(plan, "bfloat16", masked=plan.profile.is_a2_a3), ccl_buffer_size=given)
     broken = broken_by_call(plan.profile, plan.buffer, call)
-    said = [str(of_product(plan.profile.name, rule)) for rule in broken if rule.argument == "ccl_buffer_size"]
-    if said:
-        raise rejection_of(said)
+    return [str(of_product(plan.profile.name, rule)) for rule in broken if rule.argument == "ccl_buffer_size"]

@@ -6,11 +6,11 @@ name holds "mc2": vllm-ascend gives every other group a buffer of 200 MB (utils.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
 from vllm_megamoe.errors import ConfigError
@@ -110,6 +110,18 @@ def _make(mc2: Any, name: str) -> Any:
     )
 
 
+def told_by_all(said: list[str]) -> list[str]:
+    """What the ranks of the mc2 group have to say, each sentence once, with the ranks that say it.
+
+    Over the group's CPU side, on all ranks alike: a rank that refuses alone would leave the others waiting.
+    """
+    assert _groups is not None  # a layer's seat was read from it
+    told: list[list[str]] = [[]] * _groups.mc2.world_size
+    distributed.all_gather_object(told, said, group=_groups.mc2.cpu_group)
+    sentences = dict.fromkeys(sentence for each in told for sentence in each)
+    return [f"ranks {[rank for rank, each in enumerate(told) if one in each]}: {one}" for one in sentences]
+
+
 def read_seat(layer: Any, communicator: Communicator = MAIN) -> Seat:
     """The communicator of a layer (AscendRoutedExperts).
 
@@ -117,6 +129,8 @@ def read_seat(layer: Any, communicator: Communicator = MAIN) -> Seat:
         ConfigError: the layer's rank is not the group's, or experts are not placed in rank order; the operator's rank r
             holds experts [r * E, (r + 1) * E) (op tiling arch22).
     """
+    from vllm.distributed import get_tensor_model_parallel_world_size
+
     parallel = layer.moe_config.moe_parallel_config
     if _groups is None:
         raise ConfigError(f"{layer.layer_name}: built before its worker was started. Report this model.")
@@ -131,7 +145,10 @@ def read_seat(layer: Any, communicator: Communicator = MAIN) -> Seat:
         raise ConfigError(
             f"{layer.layer_name}: expert placement {strategy!r}; expected 'linear'. Drop --expert-placement-strategy."
         )
-    return Seat(group.device_group, group.rank_in_group, group.world_size, _never)
+    # vllm-ascend splits a step's rows over the tensor-parallel ranks before a layer (prepare_finalize.py).
+    place = group.rank_in_group % get_tensor_model_parallel_world_size()
+    seat = Seat(group.device_group, group.rank_in_group, group.world_size, _never)
+    return replace(seat, first_row=lambda rows: place * rows)
 
 
 def _never(rows: Tensor) -> Tensor:

@@ -7,6 +7,10 @@ from vllm_megamoe.lanes.ascend.parallel_state import MAIN, open_groups
 from vllm_megamoe.lanes.startup import engines_plan
 
 
+def enter() -> None:
+    """Nothing: what processes without layers need is vllm-ascend's own business."""
+
+
 def start(vllm_config: Any) -> None:
     """Confirm the machine, open the communicators, and have rows prepared as MC2 with a mask that is long enough.
 

@@ -4,7 +4,7 @@ from vllm_megamoe.lanes.cpu.linears import answering_config, inner_config, layer
 from vllm_megamoe.lanes.cpu.load_again import check_whole
 from vllm_megamoe.lanes.cpu.parallel_state import read_seat
 from vllm_megamoe.lanes.cpu.shared_experts import take_shared
-from vllm_megamoe.lanes.cpu.workers import prepare, settle, start
+from vllm_megamoe.lanes.cpu.workers import enter, prepare, settle, start
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod as Method
 
 OWN_ROWS = False
@@ -14,6 +14,7 @@ __all__ = [
     "Method",
     "answering_config",
     "check_whole",
+    "enter",
     "inner_config",
     "layer_method",
     "prepare",

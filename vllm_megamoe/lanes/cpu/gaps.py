@@ -4,6 +4,8 @@
   linears (vllm-ascend 0.30.0rc2, ops/layernorm.py). vLLM's models have no such parameter and drop it in silence.
 * Linears with a bias that the model has not; a zero one is dropped, any other is rejected.
 * Scales of a quantised KV cache or attention: the cache stays in the model's dtype here, so they are left out.
+* Blocks of the KV cache that held NaN: attention multiplies what lies behind a sequence's end by 0, so the next request
+  in such a block would become NaN too. vLLM can zero blocks before they are used, and does so for other caches.
 * Sigmoid routing without groups (MiniMax-M2): vLLM's CPU router knows it as routing with one group.
 """
 
@@ -21,6 +23,7 @@ from vllm.config import get_current_vllm_config, get_current_vllm_config_or_none
 from vllm.model_executor.custom_op import CustomOp, op_registry_oot
 from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from vllm_megamoe.checkpoint.headers import read_headers
 from vllm_megamoe.checkpoint.names import names_of
@@ -77,6 +80,12 @@ def _give_bias(norm: type[CustomOp]) -> None:
     norm.register_oot(Biased, name=norm.__name__)
     # Registration renames the class; vLLM switches its operations on and off by the first name.
     Biased.name = name
+
+
+@cache
+def clean_new_blocks() -> None:
+    """Let the scheduler name, and the runner zero, each block of the KV cache that a request is given."""
+    KVCacheConfig.needs_kv_cache_zeroing = property(lambda self: True)
 
 
 @cache

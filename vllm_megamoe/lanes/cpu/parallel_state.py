@@ -35,7 +35,8 @@ def read_seat(layer: Any, communicator: Communicator = "main") -> Seat:
     seat = Seat(group=own, rank=group.rank_in_group, size=group.world_size, all_gather=_gather)
     if parallel.dp_size == 1:
         return seat
-    return replace(seat, largest_rows=partial(largest_rows, parallel.sp_size))
+    place = group.rank_in_group % parallel.sp_size
+    return replace(seat, largest_rows=partial(largest_rows, parallel.sp_size), first_row=lambda rows: place * rows)
 
 
 _drafts: dict[str, tuple[Any, Any]] = {}

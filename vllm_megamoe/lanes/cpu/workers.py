@@ -24,6 +24,14 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
     return options, []
 
 
+def enter() -> None:
+    """In every process of an engine."""
+    from vllm_megamoe.lanes.cpu import gaps, shared_memory
+
+    gaps.clean_new_blocks()
+    shared_memory.take_names_away()
+
+
 def start(vllm_config: Any) -> None:
     """In a worker, before its first layer is built."""
     # Imported here: the user's process prepares an environment and builds no layer.

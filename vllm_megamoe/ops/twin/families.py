@@ -76,12 +76,12 @@ class Dense:
         return x.contiguous().view(torch.uint8)
 
     def expert_rows(self, groups: Sequence[Group], records: Tensor, row_weights: Tensor | None) -> Tensor:
-        inner = gemm.dense(records.view(self.dtype).float(), self.l1, groups)
+        inner = gemm.dense(records.view(self.dtype), self.l1, groups)
         gate, up = inner.to(self.row_dtype).float().chunk(2, dim=1)  # R1: gate and up leave the first GEMM in bf16
         a = self.activation.apply(gate, up)
         if row_weights is not None:
             a = a * row_weights
-        a = a.to(self.row_dtype).float()  # R2: the activation is stored in bf16, half even
+        a = a.to(self.row_dtype)  # R2: the activation is stored in bf16, half even
         return gemm.dense(a, self.l2, groups).to(self.row_dtype)  # R3: rows leave the second GEMM in bf16
 
 

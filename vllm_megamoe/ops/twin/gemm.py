@@ -21,7 +21,7 @@ from vllm_megamoe.numerics.mx import GROUP, NAN_SCALE, e8m0_value
 from vllm_megamoe.numerics.switches import Nibbles, Numerics
 from vllm_megamoe.ops.given import PER_BYTE
 from vllm_megamoe.ops.twin.call import Group, Weights
-from vllm_megamoe.ops.twin.kernels.product import ALL_BITS, TF32_BITS, products
+from vllm_megamoe.ops.twin.kernels.product import ALL_BITS, TF32_BITS, products, takes_pairs
 
 SCRATCH_ELEMENTS = 1 << 19
 """2 MiB of float32: a block stays in a core's cache between the unpacking and the product."""
@@ -194,11 +194,12 @@ def _share(weights: Weights, groups: Sequence[Group]) -> tuple[Sequence[Group], 
 
 
 def dense(x: Tensor, weights: Weights, groups: Sequence[Group]) -> Tensor:
-    """float32 [R, K] x stored BF16 or float32 [K, N] of each group's expert -> float32 [R, N]."""
+    """BF16 or float32 [R, K] x stored BF16 or float32 [K, N] of each group's expert -> float32 [R, N]."""
     out = torch.empty(len(x), weights.outputs, dtype=torch.float32)
     compiled, others = _share(weights, groups)
     if compiled:
-        products(x, weights, compiled, out)
+        products(x if x.dtype == torch.bfloat16 and takes_pairs(weights) else x.float(), weights, compiled, out)
+    x = x.float() if others else x
     for expert, low, high in others:
         for start, stop, block in pieces(weights, expert, "twos_complement"):
             torch.mm(x[low:high], block[:, : stop - start], out=out[low:high, start:stop])

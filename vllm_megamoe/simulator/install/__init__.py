@@ -20,6 +20,7 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 
 from vllm_megamoe.environment import SIMULATED_NPU
 from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.layout.cast import NPUS
 from vllm_megamoe.simulator.device import device
 from vllm_megamoe.simulator.install.extensions import replace_load
 from vllm_megamoe.simulator.install.kernels import define_ascend_operators, implement_on_cpu
@@ -40,6 +41,7 @@ def install_all(name: str) -> None:
     npu = make_npu(simulated.profile)
     torch._register_device_module("npu", npu)  # type: ignore[no-untyped-call]
     torch.Tensor.npu = torch.Tensor.pin_memory = _same  # type: ignore[attr-defined, method-assign, assignment]
+    torch.Tensor.is_npu = property(_is_npu)  # type: ignore[attr-defined]
     # vLLM counts nodes with a barrier, which asks the current accelerator.
     torch._C._get_accelerator = _cpu  # type: ignore[assignment]
     sys.modules.update(make_modules(npu, simulated.profile))
@@ -48,6 +50,7 @@ def install_all(name: str) -> None:
     register_hccl(simulated)
     define_ascend_operators()
     _name_build(simulated.profile.product)
+    NPUS.add("cpu")
     DeviceMode().__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -55,6 +58,11 @@ def _same(tensor: torch.Tensor, *place: object, **options: object) -> torch.Tens
     """`Tensor.npu()` and `Tensor.pin_memory()`: everything is there already."""
     del place, options
     return tensor
+
+
+def _is_npu(tensor: torch.Tensor) -> bool:
+    """As the device says: the CPU's tensors, which all are, are none of an NPU's."""
+    return tensor.device.type == "npu"
 
 
 def _cpu(*arguments: object) -> torch.device:

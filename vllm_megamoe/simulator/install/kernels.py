@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.simulator.graph import watching
+from vllm_megamoe.simulator.install import shared_mlp
 from vllm_megamoe.simulator.install.torch_device import DeviceMode
 
 _KEYS = {"PrivateUse1": "CPU"}
@@ -33,7 +35,7 @@ def _under_mode(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(kernel)
     def run(*arguments: Any, **options: Any) -> Any:
-        with DeviceMode():
+        with DeviceMode(), watching():
             return kernel(*arguments, **options)
 
     return run
@@ -90,8 +92,40 @@ def npu_moe_gating_top_k(
     return (weights * routed_scaling_factor).to(x.dtype), ids.to(torch.int32), out
 
 
+_HASH_SCHEMA = (
+    "moe_gating_top_k_hash(Tensor x, int k, *, Tensor? bias=None, Tensor? input_ids=None, Tensor? tid2eid=None, "
+    "int k_group=1, int group_count=1, float routed_scaling_factor=1., float eps=1e-20, int group_select_mode=0, "
+    "int renorm=0, int norm_type=2, bool out_flag=False, Tensor? bias_vl=None, int image_sentinel_lo=0, "
+    "int image_sentinel_count=0) -> (Tensor y, Tensor expert_idx, Tensor out)"
+)
+
+
+def moe_gating_top_k_hash(
+    x: Tensor,
+    k: int,
+    *,
+    bias: Tensor | None = None,
+    input_ids: Tensor | None = None,
+    tid2eid: Tensor | None = None,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+    **others: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """DeepSeek-V4's router: scores sqrt(softplus(logits)), divided by the sum of the chosen ones.
+
+    A token's experts are those of its row in a table where there is one, else the best.
+    """
+    del others
+    scores = torch.nn.functional.softplus(x.float()).sqrt()
+    choice = scores if bias is None else scores + bias.float()
+    ids = choice.topk(k, dim=-1).indices if tid2eid is None else tid2eid[input_ids].long()
+    weights = scores.gather(1, ids)
+    weights = weights / (weights.sum(-1, keepdim=True) + eps) * routed_scaling_factor
+    return weights.to(x.dtype), ids.to(torch.int32), scores
+
+
 def define_ascend_operators() -> None:
-    """vllm-ascend's own name of the router operator, in its namespace."""
+    """vllm-ascend's own names of operators, in its namespace."""
     library: Any = torch.library.Library("_C_ascend", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(_SCHEMA)
 
@@ -123,4 +157,7 @@ def define_ascend_operators() -> None:
         )
 
     library.impl("moe_gating_top_k", moe_gating_top_k, "CPU")
+    library.define(_HASH_SCHEMA)
+    library.impl("moe_gating_top_k_hash", moe_gating_top_k_hash, "CPU")
+    shared_mlp.define(library)
     _libraries.append(library)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.layout.formatted import FormattedTensor
 from vllm_megamoe.profiles.profile import Profile
+from vllm_megamoe.simulator import graph
 
 _NPU = re.compile(r"npu(:\d+)?")
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -91,7 +92,7 @@ _handles = itertools.count(1)
 
 
 class Queue:
-    """A stream, an event or a graph: takes every call and does nothing."""
+    """A stream or an event: takes every call and does nothing."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         del arguments, options
@@ -139,16 +140,18 @@ def make_npu(profile: Profile) -> ModuleType:
     current = Queue()
     name, version = SOC[profile.product]
     values: dict[str, Any] = {
-        **dict.fromkeys(("Stream", "Event", "NPUGraph"), Queue),
+        **dict.fromkeys(("Stream", "Event"), Queue),
+        "NPUGraph": graph.NPUGraph,
+        "graph": graph.graph,
         **dict.fromkeys(("current_stream", "default_stream"), lambda *device: current),
-        **dict.fromkeys(("stream", "graph", "device", "device_of"), lambda *a, **o: contextlib.nullcontext()),
+        **dict.fromkeys(("stream", "device", "device_of"), lambda *a, **o: contextlib.nullcontext()),
         **dict.fromkeys(("set_device", "set_stream", "empty_cache", "synchronize", "init", "manual_seed"), _nothing),
         **dict.fromkeys(("reset_peak_memory_stats", "manual_seed_all", "set_compile_mode"), _nothing),
         **dict.fromkeys(("memory_reserved", "memory_allocated", "max_memory_allocated"), lambda *device: 0),
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": graph.is_capturing,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "memory_stats": lambda *device: {},

@@ -33,8 +33,14 @@ def capacity(call: Call, profile: Profile) -> int:
     return len(call.sent) * buffer.ep_world_size * min(buffer.num_topk, buffer.experts_per_rank)
 
 
-def reject_overflow(received: Sequence[int], room: int, profile: Profile) -> None:
+class SimulatedAicoreError(RuntimeError):
+    """The device would end the process's stream with an AICore error at this point."""
+
+
+def reject_overflow(received: Sequence[int], room: int, profile: Profile, wrong: Deviations) -> None:
     """950 clips only the dispatch copy; its GEMMs count on and wait for rows that never come (op kernel arch35).
+
+    A2 and A3 lose the tail in silence, which is not for here, or end the call where that switch is on.
 
     Args:
         received: rows that every rank receives; all ranks look at the same numbers, so that all of them raise.
@@ -42,7 +48,13 @@ def reject_overflow(received: Sequence[int], room: int, profile: Profile) -> Non
 
     Raises:
         SimulatedHang: more rows than room.
+        SimulatedAicoreError: the same, on A2 and A3 with `overflow_ends`.
     """
+    if profile.is_a2_a3 and wrong.overflow_ends and room and max(received) > room:
+        raise SimulatedAicoreError(
+            f"[{profile.name} simulated] {max(received)} rows came to a rank, max_recv_token_num={room}: AICore error, "
+            "error code 507057."
+        )
     if profile.is_950 and room and max(received) > room:
         raise SimulatedHang(
             f"[{profile.name} simulated] {max(received)} rows came to a rank, max_recv_token_num={room}: the device "

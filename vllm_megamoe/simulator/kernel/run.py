@@ -17,6 +17,7 @@ from vllm_megamoe.ops.twin.session import Meeting, Session
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.communicator import Memory, memory_at, own_address
 from vllm_megamoe.simulator.deviations import Deviations, active_deviations
+from vllm_megamoe.simulator.graph import as_one_kernel
 from vllm_megamoe.simulator.host import OperatorArguments, check_call
 from vllm_megamoe.simulator.kernel.landing import Landing, capacity, reject_overflow, sent_back
 from vllm_megamoe.simulator.kernel.read import make_twin_buffer, overwrite_masked_ids, read_arguments
@@ -54,7 +55,7 @@ class Journey:
         """What the ranks know of each other -> float32 sums [T, H], and int64 [E] rows per expert."""
         call, session = self.call, self.session
         room = capacity(call, self.profile)
-        reject_overflow(met.received, room, self.profile)
+        reject_overflow(met.received, room, self.profile, self.wrong)
         arrivals = make_arrivals(met.counts, room)
         sent: list[int] = self.routes.counts.sum(dim=1).tolist()
         records = session.exchange(torch.split(self.records, sent), arrivals.per_rank, self.form.width)
@@ -107,6 +108,11 @@ def npu_mega_moe(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor
         RuntimeError: rejected by the device's host checks, or nothing that the twin can compute.
         PeerError: where the device would hang.
     """
+    result: tuple[Tensor, Tensor] = as_one_kernel(_run, profile, a)
+    return result
+
+
+def _run(profile: Profile, a: OperatorArguments) -> tuple[Tensor, Tensor]:
     address = own_address(a.context)
     memory = memory_at(address)
     if address and (memory is None or memory.freed):

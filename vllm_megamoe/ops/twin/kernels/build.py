@@ -67,11 +67,19 @@ def has_dot_product() -> bool:
 
 
 @cache
+def has_pair_product() -> bool:
+    """Whether the processor has `task.PAIR_PRODUCT`, and LLVM takes it in the form that is written here."""
+    llvm = _llvm()
+    return bool(llvm.get_host_cpu_features().get("avx512bf16")) and llvm.llvm_version_info[0] <= _KNOWN_LLVM
+
+
+@cache
 def processor() -> str:
     """The processor as LLVM names it, and what it has of vectors."""
     features = _llvm().get_host_cpu_features()
-    found = [name for name in ("avx512vnni", "avx512f", "avx2", "neon") if features.get(name)]
-    return " ".join([_llvm().get_host_cpu_name(), *found[:1]])
+    found = [name for name in ("avx512f", "avx2", "neon") if features.get(name)]
+    more = [name for name in ("avx512vnni", "avx512bf16") if features.get(name)]
+    return " ".join([_llvm().get_host_cpu_name(), *found[:1], *more])
 
 
 @cache

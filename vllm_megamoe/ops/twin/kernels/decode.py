@@ -59,6 +59,15 @@ DECODERS: dict[AclDtype, Decoder] = {
 }
 """Weights that lie K first."""
 
+
+def bf16_pairs(code: Code, first: str, second: str) -> list[str]:
+    """32 channels of two K's that follow each other -> two vectors of 16 channels, a pair of BF16 in each lane."""
+    kind = f"<{2 * LANES} x i16>"
+    low, high = code.load(kind, first), code.load(kind, second)
+    orders = [[at + i // 2 + 2 * LANES * (i % 2) for i in range(2 * LANES)] for at in (0, LANES)]
+    return [code.let(f"bitcast {kind} {code.shuffle(kind, low, order, high)} to {F32}") for order in orders]
+
+
 _CODES, _WORDS = f"<{2 * LANES} x i8>", f"<{2 * LANES} x i16>"
 _BOOLS = f"<{2 * LANES} x i1>"
 PERMUTE = "llvm.x86.avx512.permvar.sf.512"

@@ -8,11 +8,12 @@ A sum runs over K in one order, whatever the number of rows, threads or register
 """
 
 from collections.abc import Callable
+from itertools import chain
 
 from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.ops.twin.kernels.code import F32, I32, LANES, Code
-from vllm_megamoe.ops.twin.kernels.decode import DECODERS
-from vllm_megamoe.ops.twin.kernels.task import Nest, Task, row_tiles, rows_from
+from vllm_megamoe.ops.twin.kernels.decode import DECODERS, bf16_pairs
+from vllm_megamoe.ops.twin.kernels.task import Nest, Task, multiply_add, row_tiles, rows_from
 
 BYTE_BLOCK = 32
 """Bytes of a row of an NZ block."""
@@ -32,9 +33,15 @@ _CHUNK, _UNPACKED_CHUNK = 512, 128
 _INTEGERS = (AclDtype.INT8, AclDtype.INT4)
 
 
-def streamed(registers: int) -> Nest:
-    """BF16 [K, N], row by row; K is a multiple of 16, N of 16."""
+def streamed(registers: int, pairs: bool) -> Nest:
+    """BF16 [K, N], row by row; K is a multiple of 16, N of 16, with `pairs` of 32.
+
+    Args:
+        registers: vectors that the processor holds.
+        pairs: whether x is BF16 and the processor multiplies pairs of it.
+    """
     decoder = DECODERS[AclDtype.BF16]
+    x_bytes = 2 if pairs else 4
 
     def nest(code: Code, task: Task) -> None:
         left = code.let(f"sub i64 {task.word['outputs']}, {task.channel}")
@@ -51,24 +58,31 @@ def streamed(registers: int) -> Nest:
             row_tiles(code, task, TILES, lambda row, rows: tile(k, row, rows))
 
         def tile(first: str, row: str, rows: int) -> None:
-            together = min(_STREAM_STEP, registers // 2 // rows)
+            together = min(_STREAM_STEP, registers * (2 if pairs else 1) // 2 // rows)
             xs = rows_from(code, task.x, row, task.x_row, rows)
             outs = rows_from(code, task.out, row, task.out_row, rows)
 
             def some_k(k: str) -> None:
-                wide = [[code.splat(code.at(x, code.add(k, u), "float")) for u in range(together)] for x in xs]
+                each = 2 if pairs else 1
+                wide = [
+                    [code.splat(code.at(x, code.times(code.add(k, u), x_bytes))) for u in range(0, together, each)]
+                    for x in xs
+                ]
                 starts = rows_from(code, weight, k, task.word["k_step"], together)
 
                 def along(n: str) -> None:
-                    places = [code.at(out, n, "float") for out in outs]
-                    sums = [code.load(F32, place, 4) for place in places]
-                    for u, start in enumerate(starts):
-                        (value,) = decoder.read(code, code.at(start, n, "i16"))
-                        sums = [code.fma(row_x[u], value, old) for row_x, old in zip(wide, sums, strict=True)]
-                    for place, new in zip(places, sums, strict=True):
+                    places = [[code.at(out, code.add(n, v * LANES), "float") for v in range(each)] for out in outs]
+                    sums = [[code.load(F32, place, 4) for place in own] for own in places]
+                    for u in range(0, together, each):
+                        at = [code.at(start, n, "i16") for start in starts[u : u + each]]
+                        values = bf16_pairs(code, *at) if pairs else decoder.read(code, *at)
+                        for row_x, own in zip(wide, sums, strict=True):
+                            for v, value in enumerate(values):
+                                own[v] = multiply_add(code, row_x[u // each], value, own[v], pairs=pairs)
+                    for place, new in zip(chain(*places), chain(*sums), strict=True):
                         code.store(F32, new, place)
 
-                code.each(0, width, LANES, along)
+                code.each(0, width, each * LANES, along)
 
             code.each(first, code.add(first, _STREAM_STEP), together, some_k)
 
@@ -77,7 +91,7 @@ def streamed(registers: int) -> Nest:
     return nest
 
 
-def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool) -> Nest:
+def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool, pairs: bool = False) -> Nest:
     """BF16, INT8 or INT4, in blocks or rows; integer sums times the channel scale.
 
     Args:
@@ -85,8 +99,10 @@ def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool) -> N
         registers: vectors that the processor holds.
         channels: of a task, 32 or 64; N is a multiple of it.
         unpacked: whether to unpack the weights of a task once for all rows.
+        pairs: whether x is BF16 and the processor multiplies pairs of it; for BF16 in rows, unpacked.
     """
     decoder = DECODERS[element]
+    x_bytes, k_together = (2, 2) if pairs else (4, 1)
     per_load = LANES * decoder.vectors
     integers = element in _INTEGERS
     kept = I32 if integers else F32
@@ -110,15 +126,27 @@ def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool) -> N
             offset = code.times(k, task.word["k_step"])
             return [value for unit in units for value in decoder.read(code, code.at(loads[unit], offset))]
 
+        def ahead(k: str, values: list[str]) -> list[str]:
+            """Ask for what the next chunk reads while this one is multiplied: rows lie too far apart to be foreseen."""
+            offset = code.times(k, task.word["k_step"])
+            for unit in range(0, len(loads), max(1, 64 // decoder.load_bytes)):
+                code.do(f"call void @llvm.prefetch.p0(ptr {code.at(loads[unit], offset)}, i32 0, i32 3, i32 1)")
+            return values
+
         def chunk(first: str) -> None:
             stop = code.least(code.add(first, length), task.word["inputs"])
 
             def place(k: str) -> str:
-                return code.at(scratch, code.times(code.let(f"sub i64 {k}, {first}"), channels), "float")
+                return code.at(scratch, code.times(code.let(f"sub i64 {k}, {first}"), channels // k_together), "float")
+
+            def paired(k: str) -> list[str]:
+                starts = rows_from(code, weight, k, task.word["k_step"], 2)
+                both = [[code.at(start, at * 2 * per_load) for start in starts] for at in range(0, len(loads), 2)]
+                return [value for one in both for value in bf16_pairs(code, *one)]
 
             def unpack(k: str) -> None:
                 target = place(k)
-                for at, value in enumerate(read(k, list(range(len(loads))))):
+                for at, value in enumerate(paired(k) if pairs else read(k, list(range(len(loads))))):
                     code.store(F32, value, code.at(target, at * LANES, "float"), 64)
 
             def values(k: str, units: list[int]) -> list[str]:
@@ -128,7 +156,8 @@ def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool) -> N
                 return [code.load(F32, code.at(source, unit * LANES, "float"), 64) for unit in units]
 
             if unpacked:
-                code.each(first, stop, 1, unpack)
+                code.each(first, stop, k_together, unpack)
+                code.while_room(stop, code.least(code.add(stop, length), task.word["inputs"]), 1, [], ahead)
             row_tiles(code, task, tiles, lambda row, rows: tile(first, stop, row, rows, values))
 
         def tile(first: str, stop: str, row: str, rows: int, values: Callable[[str, list[int]], list[str]]) -> None:
@@ -145,10 +174,13 @@ def tiled(element: AclDtype, registers: int, channels: int, unpacked: bool) -> N
 
                 def turn(k: str, old: list[str], some: list[int] = some, count: int = count) -> list[str]:
                     found = values(k, some)
-                    wide = [code.splat(code.at(x, k, "float")) for x in xs]
-                    return [code.fma(wide[i // count], found[i % count], one) for i, one in enumerate(old)]
+                    wide = [code.splat(code.at(x, code.times(k, x_bytes))) for x in xs]
+                    return [
+                        multiply_add(code, wide[i // count], found[i % count], one, pairs=pairs)
+                        for i, one in enumerate(old)
+                    ]
 
-                for place, new in zip(places, code.loop(first, stop, 1, carried, turn), strict=True):
+                for place, new in zip(places, code.loop(first, stop, k_together, carried, turn), strict=True):
                     if integers:
                         # Exact: up to 512 products of magnitude 2^14 at most.
                         more = code.let(f"fptosi {F32} {new} to {I32}")

@@ -14,12 +14,17 @@ from vllm_megamoe.ops.twin.kernels.decode import PERMUTE
 DOT_PRODUCT = "llvm.x86.avx512.vpdpbusd.512"
 """AVX512_VNNI: to each int32 it adds four products of unsigned with signed bytes."""
 
+PAIR_PRODUCT = "llvm.x86.avx512bf16.dpbf16ps.512"
+"""AVX512_BF16: to each float32 it adds two products of BF16 numbers, one after the other; subnormals count as 0."""
+
+_BF16_PAIRS = f"<{2 * LANES} x bfloat>"
+
 FRAME = (
     "next",  # task that is taken next
     "tasks",
     "blocks",  # tasks of a group
     "groups",  # address of the entries
-    "x",  # address of float32 [rows, inputs], for `integers` int8
+    "x",  # address of float32 [rows, inputs], for `integers` int8, for products of pairs BF16
     "offsets",  # address of int32 [rows], where the sums of `integers` start
     "out",  # address of float32 [rows, outputs]
     "inputs",
@@ -102,9 +107,19 @@ def function(nest: Nest, x_bytes: int = 4) -> str:
         declared.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     if DOT_PRODUCT in text:
         declared.append(f"declare {I32} @{DOT_PRODUCT}({I32}, {I32}, {I32})")
+    if PAIR_PRODUCT in text:
+        declared.append(f"declare {F32} @{PAIR_PRODUCT}({F32}, {_BF16_PAIRS}, {_BF16_PAIRS})")
     if PERMUTE in text:
         declared.append(f"declare {F32} @{PERMUTE}({F32}, {I32})")
     return "\n".join([f"define void @run(ptr %frame) {{\n{text}\n}}", *declared, ""])
+
+
+def multiply_add(code: Code, x: str, weights: str, old: str, *, pairs: bool) -> str:
+    """old + x * weights for 16 channels; of `pairs`, each lane holds the BF16 numbers of two K's behind one another."""
+    if not pairs:
+        return code.fma(x, weights, old)
+    two = [code.let(f"bitcast {F32} {value} to {_BF16_PAIRS}") for value in (weights, x)]
+    return code.let(f"call {F32} @{PAIR_PRODUCT}({F32} {old}, {_BF16_PAIRS} {two[0]}, {_BF16_PAIRS} {two[1]})")
 
 
 def row_tiles(code: Code, task: Task, tiles: Sequence[int], turn: Callable[[str, int], None]) -> None:

@@ -1,0 +1,57 @@
+"""`vllm-megamoe plan --recv`: the receive capacity of each kind of layer, in place of the plan."""
+
+import json
+from dataclasses import asdict
+
+from vllm_megamoe.cli.show.rows import make_console, print_whole, size
+from vllm_megamoe.errors import ConfigError
+from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.receive import DRAWS, WANTED, Receive, receive_of
+from vllm_megamoe.plan.screen import kinds, layer_numbers
+
+
+def show_receive(plan: Plan | None, *, as_json: bool) -> None:
+    """Print the capacities.
+
+    Args:
+        plan: also one that violates rules; None where nothing could be planned.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if plan is None or not plan.layers:
+        raise ConfigError("--recv: no layer could be planned. Run the same command without --recv: it says why.")
+    chosen = plan.options.max_recv_token_num
+    found = [(layer_numbers(kind), receive_of(kind[0], chosen)) for kind in kinds(plan.layers)]
+    if as_json:
+        print_whole(json.dumps([{"layers": layers, **asdict(receive)} for layers, receive in found], indent=2))
+        return
+    console = make_console()
+    for layers, receive in found:
+        for line in lines(layers, receive):
+            console.print(line, soft_wrap=True)
+    console.print(
+        f"Routers: popularity of experts drawn {DRAWS} times from a symmetric Dirichlet distribution; a rank of e "
+        "experts gets the share Beta(e x evenness, (E - e) x evenness) of all rows (vllm_megamoe/plan/receive.py)."
+    )
+
+
+def lines(layers: str, receive: Receive) -> list[str]:
+    """One kind of layer."""
+    zero = "0 does the same" if receive.zero_is_enough else "0 is too little on this product (W4A8 counts rows twice)"
+    room = f", {size(receive.smallest_bytes)} of workspace a rank" if receive.smallest_bytes else ""
+    found = [
+        f"layers {layers}: calls of {receive.rows} rows from each of {receive.ranks} ranks",
+        f"  cannot lose a row: max_recv_token_num {receive.smallest} or more{room}; {zero}",
+        f"  an even router sends {receive.even} rows to each rank",
+    ]
+    if receive.chosen:
+        room = f", {size(receive.chosen_bytes)} of workspace a rank" if receive.chosen_bytes else ""
+        found.append(f"  chosen: {receive.chosen}{room}")
+    for router in receive.routers:
+        covers = "" if router.covered is None else f", {receive.chosen} for {100 * router.covered:.1f}%"
+        found.append(
+            f"  routers of evenness {router.evenness:g}: the fullest rank gets {router.fullest:.2f} times the even "
+            f"number; {router.wanted} rows are enough for {100 * WANTED:g}% of them{covers}"
+        )
+    return found
