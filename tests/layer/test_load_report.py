@@ -213,11 +213,11 @@ def test_nothing_is_asked_where_a_capture_may_begin() -> None:
     state = layer()
     over = [False]
     report = LoadReport(1, look_s=None)
-    keep = report.watch(state, lambda: over[0])
+    keep = report.watch(state, may_ask=lambda: over[0])
     run(state, 2)
     assert report.lines() == []
     over[0] = True
-    assert len(report.lines()) == 1
+    assert len(report.lines()) == 2
     del keep
 
 
