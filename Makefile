@@ -64,8 +64,14 @@ site: ## build the documentation as a site into .cache/site, in an environment o
 	@$(SITE_VENV)/bin/mkdocs build --quiet --strict -f tools/docs_site/mkdocs.yml
 	@echo "docs: .cache/site/index.html"
 
-bench: $(VENV) ## measure the twin beside vLLM's own MoE and write docs/benchmarks.md (minutes; ARGS=--busy where others use the machine)
+bench: $(VENV) ## measure beside vLLM's own and write docs/benchmarks.md and docs/scale.md (10 minutes; ARGS=--busy where others use the machine)
 	@PYTHONPATH=tests $(RUN) -m bench.bench_operator --write docs/benchmarks.md $(ARGS)
+	@PYTHONPATH=tests $(RUN) -m bench.bench_served --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.bench_exchange --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.bench_around --contract $(CONTRACT_VENV)/bin/python --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.bench_start --eager --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.bench_loading --gib 1 --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.scale --write docs/scale.md > /dev/null
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) $(CONTRACT_VENV) $(TORCH210_VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

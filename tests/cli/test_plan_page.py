@@ -14,7 +14,7 @@ from tools import write_plan
 
 def commands() -> list[str]:
     text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 

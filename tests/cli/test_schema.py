@@ -110,12 +110,12 @@ LAYER = {
         "bytes_per_expert", "parts", "scales", "shared", "runs",
     },
     "check": {
-        "name", "use_case", "weight_rel_err", "output_rel_err", "worst_expert", "worst_token", "layer", "draft",
+        "name", "use_case", "weight_rel_err", "output_rel_err", "worst_expert", "worst_token", "layer", "draft", "part",
         "format", "worst_expert_rel_err", "worst_token_rel_err", "weight_bound", "output_bound", "excess",
     },
     "convert": {
         "name", "layer", "draft", "format", "use_case", "hidden", "intermediate_hidden", "weight_rel_err", "bytes",
-        "file", "resumed",
+        "file", "files", "part", "resumed",
     },
 }  # fmt: skip
 

@@ -67,22 +67,18 @@ def _title(pid: int) -> str:
 
 
 @contextmanager
-def started(
-    model: str, options: tuple[str, ...], log: Path, executable: Path | None = None, **variables: str
-) -> Iterator[Life]:
-    """A server that has just been started; `executable` in the place of `vllm`."""
+def started(model: str, options: tuple[str, ...], log: Path, **variables: str) -> Iterator[Life]:
+    """A server that has just been started."""
     server = Server(Path(model), options, log)
-    command = [str(executable or Path(sys.executable).with_name("vllm")), *server.command[1:]]
+    command = [str(Path(sys.executable).with_name("vllm")), *server.command[1:]]
     with OwnProcess(command, log, engine_environment() | variables) as process:
         yield Life(process, Client(f"http://127.0.0.1:{server.port}", model), log)
 
 
 @contextmanager
-def healthy(
-    model: str, options: tuple[str, ...], log: Path, executable: Path | None = None, **variables: str
-) -> Iterator[Life]:
+def healthy(model: str, options: tuple[str, ...], log: Path, **variables: str) -> Iterator[Life]:
     """A server that answers."""
-    with started(model, options, log, executable, **variables) as life:
+    with started(model, options, log, **variables) as life:
         life.wait_for(life.client.is_healthy, "health")
         yield life
 

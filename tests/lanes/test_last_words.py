@@ -221,3 +221,14 @@ def test_a_note_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPa
     handler.emit(record)
     assert said == ["failed:"]
     assert record.getMessage() == "failed: the reason"
+
+
+def test_a_rank_that_vllms_own_exchange_misses_is_told_in_a_sentence() -> None:
+    from vllm_megamoe.lanes.last_words import lost_rank
+
+    gloo = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.7]:62881: Connection reset by peer. ...")
+    wrapped = RuntimeError(f"Worker failed with error '{gloo}', please check the stack trace above")
+    assert str(lost_rank(gloo)) == str(lost_rank(wrapped))
+    assert str(lost_rank(gloo)).startswith("The connection to a rank of this engine on 10.0.0.7 broke")
+    assert lost_rank(RuntimeError("Connection refused")) is None
+    assert lost_rank(None) is None

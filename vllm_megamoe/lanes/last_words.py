@@ -12,6 +12,7 @@ import atexit
 import logging
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vllm_megamoe.errors import MegaMoeError
+from vllm_megamoe.errors import MegaMoeError, PeerError
 
 _NOTES = "_VLLM_MEGAMOE_NOTES"
 """Folder of the running engine's notes. The user's process sets it for its children; it is no setting."""
@@ -78,6 +79,21 @@ def ours(error: BaseException | None) -> MegaMoeError | None:
     return next((each for each in _chain(error) if isinstance(each, MegaMoeError)), None)
 
 
+_LOST = re.compile(r"\[([^\]\s]+)\]:\d+: Connection (?:reset|closed) by peer")
+"""How gloo says that a rank is gone, with the address of its host (gloo, transport/tcp/pair.cc)."""
+
+
+def lost_rank(error: BaseException | None) -> PeerError | None:
+    """What to say where vLLM's own exchange between ranks, not a call of ours, was the first to miss one."""
+    found = next((match for each in _chain(error) if (match := _LOST.search(str(each)))), None)
+    if found is None:
+        return None
+    return PeerError(
+        f"The connection to a rank of this engine on {found[1]} broke: its process or its host ended. See the logs of "
+        "the other workers and hosts, and start all of them again."
+    )
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -127,7 +143,7 @@ class _TakeDown(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        message, folder = ours(error), _folder()
+        message, folder = ours(error) or lost_rank(error), _folder()
         if message is not None and folder is not None:
             try:
                 _take_down(folder, str(message))

@@ -1,18 +1,29 @@
-"""A server that is told to stop answers the requests that it has not finished, and then ends.
+"""A server that is told to stop answers the requests that it has not finished, and then ends; while it starts, too.
 
 vLLM 0.30 and 0.32 stop their engine at once (`--shutdown-timeout 0`) and then wait until all connections are closed. A
 request in flight never gets another token by then, so with a patient client the server would wait for ever. Here such
 requests get an error with the reason, as they do when an engine dies.
+
+While it starts, SIGTERM raises KeyboardInterrupt wherever the main thread is. Raised in some callback it is lost, and
+the server goes on to serve (seen once in some ten starts). So the signal is sent again when the server is ready.
 """
 
 import functools
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 
 _STOPPED = "The server was told to stop before this request was finished. Send it again."
 _MARK = "_vllm_megamoe_wrapped"
+_LOOK_S = 0.5
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 def install() -> None:
@@ -22,6 +33,25 @@ def install() -> None:
     if not getattr(AsyncLLM, _MARK, False):
         AsyncLLM.shutdown = _answering(AsyncLLM.shutdown)
         setattr(AsyncLLM, _MARK, True)
+    starting = signal.getsignal(signal.SIGTERM)
+    if callable(starting) and getattr(starting, "__name__", "") == "_interrupt_init":
+        signal.signal(signal.SIGTERM, _sent_again(starting))
+
+
+def _sent_again(handler: Handler) -> Handler:
+    """vLLM's handler while it starts; the running server puts its own in the place."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=_send_when_ready, args=(number, terminate), daemon=True).start()
+        handler(number, frame)
+
+    return terminate
+
+
+def _send_when_ready(number: int, starting: Handler) -> None:
+    while signal.getsignal(number) is starting:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), number)
 
 
 def _answering(shutdown: Callable[..., None]) -> Callable[..., None]:
