@@ -13,7 +13,7 @@ from typing import Any
 from vllm_megamoe.cli.checkpoint.schema import LogprobsReport, PromptReport
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.options import KEY
-from vllm_megamoe.testing.engines import EngineRanks
+from vllm_megamoe.testing.engines import EngineRanks, TokenRows, of_prompts
 from vllm_megamoe.testing.ranks import RankError
 
 _MOST_TOLD = 60
@@ -21,9 +21,6 @@ _MOST_TOLD = 60
 
 _MOST_SAID = 2000
 """Characters of what an engine says before it ends."""
-
-Rows = list[tuple[float, bool]]
-"""For each token but the first: its log-probability, and whether it was the likeliest."""
 
 
 def read_prompts(file: Path) -> list[str]:
@@ -54,7 +51,7 @@ def compare(checkpoint: str, prompts: list[str], options: dict[str, Any]) -> Log
     Raises:
         ConfigError: an engine refuses the checkpoint or fails, in its own words; or a prompt is too short.
     """
-    step = partial(ask, prompts=prompts)
+    step = partial(of_prompts, prompts=prompts)
     # Latent attention needs vLLM's own PyTorch form of the rotary embedding on a CPU.
     same = {
         "model": str(Path(checkpoint).resolve()),
@@ -70,9 +67,9 @@ def compare(checkpoint: str, prompts: list[str], options: dict[str, Any]) -> Log
         ranks = EngineRanks(1, Path(folder))
         try:
             llm = {**same, "dtype": "bfloat16", "additional_config": {KEY: options}}
-            served: tuple[list[Rows], str] = ranks.serve(llm, [step])[0][0]
+            served: tuple[list[TokenRows], str] = ranks.serve(llm, [step])[0][0]
             llm = {**same, "dtype": "float32", "additional_config": {KEY: exact}}
-            meant: tuple[list[Rows], str] = ranks.serve(llm, [step])[0][0]
+            meant: tuple[list[TokenRows], str] = ranks.serve(llm, [step])[0][0]
         except RankError as error:
             text = str(error)
             said = text[max(text.rfind("Error: "), 0) :].strip().removeprefix("Error: ")
@@ -85,23 +82,7 @@ def compare(checkpoint: str, prompts: list[str], options: dict[str, Any]) -> Log
     return LogprobsReport(model=checkpoint, use_case=served[1], prompts=found, worst=worst.number)
 
 
-def ask(llm: Any, prompts: list[str]) -> tuple[list[Rows], str]:
-    """What an engine finds of each prompt's tokens, and the use cases of its layers; runs in the engine's process."""
-    from vllm import SamplingParams
-
-    from vllm_megamoe.testing.engines import model_of
-
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
-    rows: list[Rows] = []
-    for output in llm.generate(prompts, params, use_tqdm=False):
-        tokens = output.prompt_token_ids
-        told = zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
-        rows.append([(row[token].logprob, row[token].rank == 1) for token, row in told])
-    states = [module.mega_moe for module in model_of(llm).modules() if hasattr(module, "mega_moe")]
-    return rows, ", ".join(dict.fromkeys(state.plan.use_case.value for state in states))
-
-
-def _compared(number: int, prompt: str, served: Rows, meant: Rows) -> PromptReport:
+def _compared(number: int, prompt: str, served: TokenRows, meant: TokenRows) -> PromptReport:
     if not meant:
         raise ConfigError(f"--logprobs: prompt {number} ({prompt[:_MOST_TOLD]!r}) has one token; expected two or more.")
     off = [a - b for (a, _), (b, _) in zip(served, meant, strict=True)]
