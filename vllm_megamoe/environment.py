@@ -7,7 +7,8 @@ at once, so that the config stage can reject a bad one before a weight is read.
     VLLM_MEGAMOE_SIMULATE         product that the simulator stands for
     VLLM_MEGAMOE_DEVIATIONS       what that simulated product does wrong on purpose
     VLLM_MEGAMOE_TIMEOUT_S        seconds that a rank of the twin waits for the others
-    VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two lines of expert load in the log
+    VLLM_MEGAMOE_LOAD_LOG_STEPS   steps between two reports of expert load in the log
+    VLLM_MEGAMOE_LOAD_FILE        file that the expert load is written to
     VLLM_MEGAMOE_KERNELS          whether the twin multiplies few rows with kernels that it makes for this processor
     VLLM_MEGAMOE_CACHE            folder of what is kept between processes: the twin's kernels
     VLLM_MEGAMOE_UNTESTED         `on`: serve with releases of vLLM and vllm-ascend that nobody has tried
@@ -147,6 +148,11 @@ def _on_or_off(text: str) -> str | None:
     return text if text in ("on", "off") else None
 
 
+def _file(text: str) -> str | None:
+    path = Path(text).expanduser()
+    return text if path.absolute().parent.is_dir() and not path.is_dir() else None
+
+
 def _anything(text: str) -> str:
     return text
 
@@ -158,6 +164,7 @@ DEVIATIONS = Variable(
 )
 TIMEOUT = Variable("VLLM_MEGAMOE_TIMEOUT_S", "a number of seconds above 0, at most a year", "300", _seconds)
 LOAD_LOG_STEPS = Variable("VLLM_MEGAMOE_LOAD_LOG_STEPS", "a whole number of steps, 0 for no lines", "100", _whole)
+LOAD_FILE = Variable("VLLM_MEGAMOE_LOAD_FILE", "a file in a folder that exists", "load.json", _file)
 KERNELS = Variable("VLLM_MEGAMOE_KERNELS", "on or off", "off", _on_or_off)
 UNTESTED = Variable("VLLM_MEGAMOE_UNTESTED", "on or off", "on", _on_or_off)
 CACHE = Variable("VLLM_MEGAMOE_CACHE", "a folder", "~/.cache/vllm-megamoe", _anything)
@@ -173,6 +180,7 @@ VARIABLES: Mapping[str, Variable[str] | Variable[int] | Variable[float] | Variab
         DEVIATIONS,
         TIMEOUT,
         LOAD_LOG_STEPS,
+        LOAD_FILE,
         KERNELS,
         UNTESTED,
         CACHE,
@@ -263,6 +271,16 @@ def load_log_steps() -> int:
     """
     steps = LOAD_LOG_STEPS.read()
     return DEFAULT_STEPS if steps is None else steps
+
+
+def load_file() -> Path | None:
+    """The file that expert load is written to, None for none.
+
+    Raises:
+        ConfigError: see `Variable.read`.
+    """
+    name = LOAD_FILE.read()
+    return None if name is None else Path(name).expanduser()
 
 
 def hccl_buffsize() -> int:

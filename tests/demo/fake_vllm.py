@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 MODE = os.environ.get("FAKE_MODE", "fine")
@@ -34,14 +35,14 @@ def log(text: str) -> None:
     print(f"(APIServer pid=1) INFO 01-31 12:00:00 [fake.py:1] {text}", flush=True)
 
 
-def log_load() -> None:
-    for layer in range(2):
-        for rank in range(2):
-            tokens = [100 + served * (layer + 4 * rank + expert) for expert in range(4)]
-            log(
-                f"megamoe expert load: layer=model.layers.{layer}.mlp.experts rank={rank} first_expert={4 * rank} "
-                f"calls={served} tokens={tokens}"
-            )
+def write_load() -> None:
+    file = os.environ.get("VLLM_MEGAMOE_LOAD_FILE")
+    if file:
+        layers = {
+            f"model.layers.{layer}.mlp.experts": {"rows": [served * (layer + expert) for expert in range(8)]}
+            for layer in range(2)
+        }
+        Path(file).write_text(json.dumps({"layers": layers}))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
             log("chat hangs")
             time.sleep(600)
         served += 1
-        log_load()
+        write_load()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(answer(body))
@@ -91,7 +92,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
     log("ready")
-    log_load()
+    write_load()
     server.serve_forever()
 
 

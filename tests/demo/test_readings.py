@@ -1,38 +1,28 @@
-"""What the demo reads out of logs."""
+"""What the demo reads of the experts' load."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from vllm_megamoe.demo.report import read_load, settled_load, since
+from vllm_megamoe.demo.report import read_load, settled_load
 from vllm_megamoe.testing.process import HarnessError
 
-WORKER = "(Worker_TP1_EP1 pid=7) INFO 11-30 07:06:30 [load_report.py:48] "
+
+def write(file: Path, rows: dict[str, list[int]]) -> None:
+    layers = {name: {"rows": counts, "dropped": 0} for name, counts in rows.items()}
+    file.write_text(json.dumps({"format": "megamoe expert load 1", "steps": 3, "layers": layers}))
 
 
-def test_the_last_line_of_each_layer_and_rank_counts() -> None:
-    log = (
-        f"{WORKER}megamoe expert load: layer=a.1 rank=1 first_expert=2 calls=1 tokens=[1, 2]\n"
-        f"{WORKER}megamoe expert load: layer=a.1 rank=0 first_expert=0 calls=1 tokens=[3, 4]\n"
-        f"{WORKER}something else\n"
-        f"{WORKER}megamoe expert load: layer=a.1 rank=1 first_expert=2 calls=2 tokens=[50, 60]\n"
-        f"{WORKER}megamoe expert load: layer=a.0 rank=0 first_expert=0 calls=9 tokens=[7]\n"
-    )
-    assert read_load(log) == {"a.1": [3, 4, 50, 60], "a.0": [7]}
+def test_the_counts_of_every_layer(tmp_path: Path) -> None:
+    write(tmp_path / "load.json", {"a.1": [3, 4, 50, 60], "a.0": [7, 0]})
+    assert read_load(tmp_path / "load.json") == {"a.1": [3, 4, 50, 60], "a.0": [7, 0]}
+    assert settled_load(tmp_path / "load.json", 0.01) == {"a.1": [3, 4, 50, 60], "a.0": [7, 0]}
 
 
-def test_only_what_came_since_a_reading_is_shown() -> None:
-    assert since({"a": [1, 2]}, {"a": [4, 2], "b": [5, 6]}) == {"a": [3, 0], "b": [5, 6]}
-
-
-def test_a_server_without_warm_up_has_no_load_yet_but_must_have_one_in_the_end(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"{WORKER}something else\n")
-    assert settled_load(log, 0.01, needed=False) == {}
+def test_a_server_that_has_served_nothing_has_no_load_but_must_have_one_in_the_end(tmp_path: Path) -> None:
+    assert read_load(tmp_path / "load.json") == {}
+    write(tmp_path / "load.json", {"a.0": [0, 0]})
+    assert read_load(tmp_path / "load.json") == {}
     with pytest.raises(HarnessError, match="no expert load"):
-        settled_load(log, 0.01)
-
-
-def test_a_layer_that_changes_its_number_of_experts_is_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        since({"a": [1]}, {"a": [1, 2]})
+        settled_load(tmp_path / "load.json", 0.01)

@@ -46,8 +46,8 @@ def test_says_how_long_it_takes_and_took_and_what_it_waits_for(start: Callable[.
     assert int(shorter[1]) < int(estimate[1])
 
 
-def test_load_counts_only_what_the_demo_asked(start: Callable[..., DemoRun]) -> None:
-    """The fake adds (layer + expert) to each expert per request; its first reading is 100 each."""
+def test_load_counts_what_the_demo_asked(start: Callable[..., DemoRun]) -> None:
+    """The fake adds (layer + expert) to each expert per request."""
     run = start()
     assert run.wait() == 0, run.output()
     rows = [line for line in run.output().splitlines() if "model.layers." in line]

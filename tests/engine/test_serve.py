@@ -1,5 +1,7 @@
 """`vllm serve` over HTTP with a real client: two ranks, both parallel kinds of request, the same tokens as offline."""
 
+import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,8 +10,8 @@ from pathlib import Path
 import pytest
 from engine.engines import Engines, Prompts
 from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
 
-from vllm_megamoe.demo.report import settled_load
 from vllm_megamoe.testing.engines import engine_environment
 from vllm_megamoe.testing.server import Server
 
@@ -67,12 +69,53 @@ def test_concurrent_completions_equal_vllms_own_moe(
     assert found == baseline[:16]
 
 
-def test_the_log_tells_the_environment_and_the_expert_load(served: Served) -> None:
+def test_the_log_tells_the_environment_and_the_plan_once(served: Served) -> None:
     text = served.log.read_text()
     assert "VLLM_CPU_OMP_THREADS_BIND is unset" in text
     assert "VLLM_CPU_KVCACHE_SPACE is unset" in text
-    load = settled_load(served.log, 1.0)
-    assert sorted(load) == [f"model.layers.{i}.mlp.experts" for i in range(2)]
-    # Each row goes to two of the eight experts, which the two ranks count between them.
-    assert [len(counts) for counts in load.values()] == [8, 8]
-    assert all(sum(counts) > 0 and sum(counts) % 2 == 0 for counts in load.values())
+    assert text.count("megamoe plan: ") == 1
+
+
+def test_metrics_and_log_count_what_was_served(served: Served) -> None:
+    """Rows of requests alone, each for two of eight experts in two layers; the warm-up is none of them."""
+    before = counted(served)
+    assert before["vllm:megamoe_info"] == 1
+    answers = [
+        served.client.completions.create(
+            model=served.model, prompt=list(range(10, 30)), max_tokens=9, temperature=0, extra_body={"ignore_eos": True}
+        )
+        for _ in range(2)
+    ]
+    assert [answer.usage.completion_tokens for answer in answers] == [9, 9]
+    served_rows = before["vllm:megamoe_expert_rows_total"] + 4 * 2 * (20 + 8)
+    after = settled(served, served_rows)
+    # The second prompt's whole blocks may come from the prefix cache, 16 tokens or none.
+    assert after["vllm:megamoe_expert_rows_total"] in (served_rows, served_rows - 4 * 16)
+    assert after["vllm:megamoe_dropped_rows_total"] == 0
+    assert after["vllm:megamoe_operator_calls_total"] > before["vllm:megamoe_operator_calls_total"]
+    assert 1 <= after["vllm:megamoe_expert_load_max_over_mean"] <= 8
+    assert 1 <= after["vllm:megamoe_rank_load_max_over_mean"] <= 2
+    assert 0 < after["vllm:megamoe_receive_headroom"] < 1
+    assert "x the mean of 8; rank " in served.log.read_text()
+
+
+def counted(served: Served) -> dict[str, float]:
+    """Our metrics on the server's /metrics: sums of counters, the largest of a gauge's series."""
+    url = str(served.client.base_url).replace("/v1/", "/metrics")
+    with urllib.request.urlopen(url) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("vllm:megamoe_"):
+                old = found.get(sample.name, 0.0)
+                found[sample.name] = old + sample.value if family.type == "counter" else max(old, sample.value)
+    return found
+
+
+def settled(served: Served, rows: float) -> dict[str, float]:
+    """As `counted`, once all rows have been told, or ten seconds are over."""
+    deadline = time.monotonic() + 10
+    while (found := counted(served))["vllm:megamoe_expert_rows_total"] < rows and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found

@@ -166,8 +166,8 @@ class Comparison:
         sizes = (own.hidden, self.layer.hidden), (own.intermediate_hidden, self.layer.intermediate)
         if not all(size <= padded <= _MOST_PADDING * size for padded, size in sizes):
             got = f"is listed with hidden {own.hidden} and intermediate_hidden {own.intermediate_hidden}"
-            expected = f"{self.layer.hidden} and {self.layer.intermediate}, or what they are padded to"
-            yield Problem(CONFIG, block, got, expected, "Convert the source again.")
+            told = f"{self.layer.hidden} and {self.layer.intermediate}, or what they are padded to"
+            yield Problem(CONFIG, block, got, told, "Convert the source again.")
             return
         expected = {PARTS[name]: tensor for name, tensor in own.tensors.items()}
         for number in range(self.layer.experts):

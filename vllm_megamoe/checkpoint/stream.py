@@ -88,6 +88,10 @@ class ExpertStream:
         """Whether a tensor of this rank's experts has arrived."""
         return bool(self._held) or len(self._unread) < len(self._slots) or not self._first
 
+    def stand_in(self, experts: Sequence[int]) -> None:
+        """The experts of this rank's slots from now on: they have been moved between ranks."""
+        self._slots = {expert: slot for slot, expert in enumerate(experts)}
+
     def expect(self, parts: Mapping[str, frozenset[str]]) -> None:
         """Say which parts this layer has in the files, so that experts of every format are read at once.
 

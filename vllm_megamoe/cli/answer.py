@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_megamoe.cli.balance import Balance
 from vllm_megamoe.cli.model import ModelFiles, find_path, read_files
 from vllm_megamoe.cli.plot import check_plot, draw, draw_search
 from vllm_megamoe.cli.receive import show_receive
@@ -31,6 +32,7 @@ class Asked:
         plot: file to draw to.
         target: of a search of splits, None for a plan.
         recv: show the receive capacity in place of the plan.
+        balance: the placement to write before, None for none.
     """
 
     model: str | None
@@ -40,6 +42,7 @@ class Asked:
     plot: Path | None = None
     target: Target | None = None
     recv: bool = False
+    balance: Balance | None = None
 
 
 def answer(asked: Asked) -> bool:
@@ -61,7 +64,10 @@ def answer(asked: Asked) -> bool:
         comparison = compare(files, asked.request, read_profiles(asked.compare))
         _print(comparison) if asked.as_json else show_comparison(comparison)
         return any(plan.holds for plan in comparison.profiles)
-    report, plan, model = make_report(files, asked.request)
+    request, told = asked.request, ""
+    if asked.balance is not None:
+        request, told = asked.balance.write(files, request)
+    report, plan, model = make_report(files, request)
     if asked.recv:
         show_receive(plan, as_json=asked.as_json)
         return report.holds
@@ -70,7 +76,11 @@ def answer(asked: Asked) -> bool:
         draw(report, asked.plot)
     if asked.request.place.explain and report.bounds and report.fit and report.fit.device:
         report = report.model_copy(update={"explained": explained(report.bounds, report.fit.device)})
-    _print(report) if asked.as_json else show_plan(report)
+    if asked.as_json:
+        _print(report)
+    else:
+        show_plan(report)
+        print_whole(told) if told else None
     return report.holds
 
 

@@ -4,7 +4,6 @@ import typer
 
 from vllm_megamoe import cli
 from vllm_megamoe.cli import plan_options as take
-from vllm_megamoe.cli.answer import Asked, answer
 from vllm_megamoe.cli.request import Place, Request, Target, megamoe_options
 
 EPILOG = """\
@@ -21,6 +20,8 @@ vllm-megamoe plan ./DeepSeek-V3 --as msmodelslim-w8a8 --profile a3@9.2 --search 
 vllm-megamoe plan ./Qwen3-30B-A3B --compare all --json
 
 vllm-megamoe plan ./Qwen3-30B-A3B --profile a3@9.2 --tp 8 --recv
+
+vllm-megamoe plan ./Qwen3-30B-A3B --tp 8 --placement-from load.json --write-placement placement.json
 
 Without --tp and --dp: 1 rank without a profile, else the largest legal number of ranks up to 8; more where these do not
 hold the model.
@@ -52,6 +53,10 @@ def plan(
     max_recv_token_num: take.Recv = None,
     allow_token_drop: take.Drop = None,
     workspace_budget_gib: take.Budget = None,
+    expert_placement: take.Placement = None,
+    placement_from: take.PlacementFrom = None,
+    write_placement: take.WritePlacement = None,
+    redundant_experts: take.Redundant = 0,
     device: take.Device = None,
     device_memory: take.DeviceMemory = None,
     memory_utilization: take.Utilization = None,
@@ -78,6 +83,9 @@ def plan(
 
     Reads config.json alone, and quant_model_description.json or hf_quant_config.json beside it.
     """
+    from vllm_megamoe.cli.answer import Asked, answer  # what --help does not need
+    from vllm_megamoe.cli.balance import Balance
+
     place = Place(
         device,
         device_memory,
@@ -95,5 +103,6 @@ def plan(
     given = megamoe_options(context.params)
     request = Request(given, tp, dp, max_num_batched_tokens, dtype, draft, line, place)
     target = Target(devices, target_ms, target_sequences) if search else None
-    holds = answer(Asked(model, request, json, compare, plot, target, recv))
+    balance = Balance.asked(placement_from, write_placement, redundant_experts)
+    holds = answer(Asked(model, request, json, compare, plot, target, recv, balance))
     raise typer.Exit(cli.OK if holds else cli.REJECTED)

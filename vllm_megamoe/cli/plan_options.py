@@ -9,6 +9,7 @@ _MEGAMOE = "Options of --additional-config"
 _ENGINE = "The engine"
 _PLACE = "Memory and speed"
 _SEARCH = "Search"
+_BALANCE = "Write an expert placement"
 _OUTPUT = "Output"
 
 Model = Annotated[
@@ -113,4 +114,20 @@ TargetMs = Annotated[
 ]
 TargetSequences = Annotated[
     int, typer.Option(min=1, help="Fewest sequences of full length that must fit.", rich_help_panel=_SEARCH)
+]
+
+Placement = Annotated[str | None, typer.Option(help="File of each layer's slots of experts.", rich_help_panel=_MEGAMOE)]
+PlacementFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--placement-from",
+        help="Share the load of this file (VLLM_MEGAMOE_LOAD_FILE) evenly over the ranks.",
+        rich_help_panel=_BALANCE,
+    ),
+]
+WritePlacement = Annotated[
+    Path | None, typer.Option("--write-placement", help="The placement file to write.", rich_help_panel=_BALANCE)
+]
+Redundant = Annotated[
+    int, typer.Option(min=0, help="Slots beyond one for each expert, in every layer.", rich_help_panel=_BALANCE)
 ]

@@ -1,8 +1,7 @@
-"""What the demo shows: how long it waits and for what, the experts' load from the server's log, the comparison."""
+"""What the demo shows: how long it waits and for what, the experts' load as the server writes it, the comparison."""
 
-import re
+import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,54 +37,36 @@ def waiting(console: Console, what: str, estimate_s: float) -> Iterator[Callable
     console.print(f"    done in {time.monotonic() - start:.0f} s", highlight=False)
 
 
-_LINE = re.compile(
-    r"megamoe expert load: layer=(?P<layer>\S+) rank=(?P<rank>\d+) first_expert=(?P<first>\d+) "
-    r"calls=(?P<calls>\d+) tokens=\[(?P<tokens>[\d, ]*)\]"
-)
-
 LoadByLayer = dict[str, list[int]]
-"""Layer name -> tokens by expert, all ranks' experts in order."""
+"""Layer name -> tokens by expert."""
 
 
-def read_load(log_text: str) -> LoadByLayer:
-    """Return the counts of the last line of each layer and rank; they count from the server's start."""
-    ranks: dict[str, dict[int, list[int]]] = defaultdict(dict)
-    for found in _LINE.finditer(log_text):
-        counts = [int(count) for count in found["tokens"].split(",") if count.strip()]
-        ranks[found["layer"]][int(found["first"])] = counts
-    return {layer: [count for first in sorted(by) for count in by[first]] for layer, by in ranks.items()}
+def read_load(file: Path) -> LoadByLayer:
+    """Return the counts of a load file that the server writes; none where it has served nothing yet."""
+    if not file.exists():
+        return {}
+    layers = json.loads(file.read_text(encoding="utf-8"))["layers"]
+    return {name: layer["rows"] for name, layer in layers.items() if any(layer["rows"])}
 
 
-def settled_load(log: Path, interval_s: float, *, needed: bool = True) -> LoadByLayer:
-    """Return the counts once they have stopped to change: no new line for two of the server's logging intervals.
+def settled_load(file: Path, interval_s: float) -> LoadByLayer:
+    """Return the counts once they have stopped to change: the same for two of the server's intervals.
 
-    Raises HarnessError when there is no line at all, unless none is needed: without warm-up no layer has run yet.
+    Raises HarnessError when the server writes none.
     """
-    load = _read(log)
+    load = read_load(file)
     quiet_since = time.monotonic()
     give_up = quiet_since + 60 * interval_s
     while time.monotonic() < give_up:
         time.sleep(interval_s / 4)
-        now = _read(log)
+        now = read_load(file)
         if now != load:
             load, quiet_since = now, time.monotonic()
-        elif (load or not needed) and time.monotonic() - quiet_since > 2 * interval_s:
+        elif load and time.monotonic() - quiet_since > 2 * interval_s:
             return load
     if not load:
-        raise HarnessError(f"the server has logged no expert load; does the operator run at all? See {log}")
+        raise HarnessError(f"the server has told no expert load; does the operator run at all? See the log by {file}")
     return load
-
-
-def since(before: LoadByLayer, after: LoadByLayer) -> LoadByLayer:
-    """Return what was added between two readings."""
-    return {
-        layer: [now - then for now, then in zip(counts, before.get(layer, [0] * len(counts)), strict=True)]
-        for layer, counts in after.items()
-    }
-
-
-def _read(log: Path) -> LoadByLayer:
-    return read_load(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def show_load(console: Console, load: LoadByLayer) -> None:

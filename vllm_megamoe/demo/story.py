@@ -12,6 +12,7 @@ from rich.console import Console
 from vllm_megamoe.demo import report
 from vllm_megamoe.demo.baseline import Cache, make_baseline, read_baseline
 from vllm_megamoe.demo.comparison import Difference, compare
+from vllm_megamoe.environment import LOAD_FILE
 from vllm_megamoe.testing.process import HarnessError, OwnProcess
 from vllm_megamoe.testing.server import Client, Server, compiler_environment, has_compiler
 
@@ -58,14 +59,16 @@ class Story:
         self._make_baseline(cache)
         self._say("Serve it through the fused operator, by two workers that each hold half of the experts")
         server = self._server(cache, "server", [*OPERATOR_OPTIONS, *self.options])
+        load = server.log.with_suffix(".load.json")
+        load.unlink(missing_ok=True)
+        environment = self._environment(cache) | {LOAD_FILE.name: str(load)}
         with ExitStack() as stack:
             with report.waiting(self.console, "waiting for the server", _SERVER_S) as show:
-                client = stack.enter_context(server.running(self._environment(cache), show))
-            before = report.settled_load(server.log, LOAD_INTERVAL_S, needed=False)
+                client = stack.enter_context(server.running(environment, show))
             self._ask(client)
             found = self._compare(client, cache)
             self._say("Expert load: tokens that each expert got for these questions")
-            report.show_load(self.console, report.since(before, report.settled_load(server.log, LOAD_INTERVAL_S)))
+            report.show_load(self.console, report.settled_load(load, LOAD_INTERVAL_S))
             if self.keep:
                 self._wait_for_interrupt(client)
             self._print("    stopping the server")

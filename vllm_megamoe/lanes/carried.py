@@ -11,7 +11,7 @@ counts: one that the plan lacks or has wrong is planned as it stands, and the lo
 import functools
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from vllm_megamoe.checkpoint.formats import ExpertsFormat
@@ -23,8 +23,9 @@ from vllm_megamoe.plan.read_config.reader import number_in
 
 logger = logging.getLogger(__name__)
 
-_NOT_DECIDING = {"name", "index", "model_hidden", "draft"}
-"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults."""
+_NOT_DECIDING = {"name", "index", "model_hidden", "draft", "slots"}
+"""Fields that name a layer or are shown; whoever teaches a model may leave them at their defaults. Slots are the user's
+choice, which the plan alone knows."""
 
 _SHOWN_BY_RUNNER = {"shared", "routed_scaling_factor", "scale_on_output"}
 """Fields that a layer shows only once vLLM has built the runner around it."""
@@ -66,6 +67,7 @@ class Carried:
         own_drafts: whether the draft layers come from another model's config, whose names vLLM changes.
         shown: whether the user has seen it, and the platform has had its word.
         parts: name of a layer -> projection -> parts of an expert that its files have; None where nobody has looked.
+        metrics: folder that metrics are written to, empty for none; each host's own.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class Carried:
     own_drafts: bool = False
     shown: bool = False
     parts: Mapping[str, Mapping[str, frozenset[str]]] | None = None
+    metrics: str = field(default="", compare=False)
 
     def plan_of(self, live: LiveFacts) -> LayerPlan:
         """The plan of a running layer.
@@ -92,7 +95,8 @@ class Carried:
         if said or found is None:
             whose = "The draft model" if live.draft else self.architecture or "This architecture"
             _tell(live.layer.name, whose, "; ".join(said))
-            return plan_layer(live.engine, live.layer, self.plan.options)
+            slots = () if found is None else found.facts.slots
+            return plan_layer(live.engine, replace(live.layer, slots=slots), self.plan.options)
         self._check_shown(found, live)
         return found
 
@@ -180,14 +184,14 @@ def _both(engine: EngineFacts) -> bool:
 
 
 def _unequal(prefix: str, planned: Any, running: Any, skipped: set[str]) -> Iterator[str]:
-    for field in fields(planned):
-        if field.name in skipped:
+    for one in fields(planned):
+        if one.name in skipped:
             continue
-        mine, theirs = getattr(planned, field.name), getattr(running, field.name)
+        mine, theirs = getattr(planned, one.name), getattr(running, one.name)
         if isinstance(mine, ActivationFacts | SharedFacts) and type(mine) is type(theirs):
-            yield from _unequal(f"{prefix}{field.name}.", mine, theirs, set())
+            yield from _unequal(f"{prefix}{one.name}.", mine, theirs, set())
         else:
-            yield from _unlike(f"{prefix}{field.name}", mine, theirs)
+            yield from _unlike(f"{prefix}{one.name}", mine, theirs)
 
 
 def _unlike(name: str, planned: object, running: object) -> Iterator[str]:

@@ -6,7 +6,7 @@ runner, to reject before weights exist, and with it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ from vllm_megamoe.checkpoint.recognise import experts_format, source_section
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stored.table import stored_of
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.lanes import Lane, alike, dropped_rows, lora, running_lane
+from vllm_megamoe.lanes import Lane, alike, dropped_rows, lora, metrics, running_lane, warm_up
 from vllm_megamoe.lanes.carried import Carried, LiveFacts
 from vllm_megamoe.lanes.layer_facts import expert_names, read_layer, shared_names
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 from vllm_megamoe.lanes.startup import engines_plan, read_engine
 from vllm_megamoe.layer import state
+from vllm_megamoe.layer.load_report import Audience
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.plan.options import Options
@@ -60,7 +61,9 @@ def _moe_method(layer: Any, config: MegaMoeConfig, lane: Lane) -> MegaMoeMethod:
     state.set_finder(_find)
     layers = getattr(vllm_config.model_config.hf_text_config, "num_hidden_layers", None)
     stored = _stored(plan.facts.name, plan.facts.experts_format, config, layers)
-    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, lane.read_seat(layer, plan.communicator), live)
+    warm_up.begin(vllm_config)
+    seat = replace(lane.read_seat(layer, plan.communicator), kind_of_step=warm_up.kind_of_step)
+    method: MegaMoeMethod = lane.Method(layer.moe_config, plan, stored, seat, live)
     method.in_files = (live.carried.parts or {}).get(plan.facts.name, {})
     return method
 
@@ -79,6 +82,11 @@ def _carried(config: MegaMoeConfig, vllm_config: Any, lane: Lane) -> Carried:
         return found
     options = Options.parse(vllm_config.additional_config)
     return Carried(make_plan(read_engine(vllm_config, own_rows=lane.OWN_ROWS), [], options))
+
+
+_REPEATING = ("ZeroExpertRouter", "RoutingSimulatorRouter")
+"""Routers of vLLM's that may name an expert twice for a token; those with a table of ids may too. All others choose a
+top-k, whose experts are distinct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,19 @@ class LiveLayer:
 
     def check_whole(self) -> None:
         self.lane.check_whole(self.vllm_config)
+
+    def router_repeats(self) -> bool:
+        runner = self._runner()
+        router = getattr(runner, "router", None) or getattr(self.layer, "router", None)
+        tables = ("hash_indices_table", "_hash_indices_table", "tid2eid")
+        hashed = any(getattr(each, name, None) is not None for each in (router, self.layer) for name in tables)
+        return hashed or type(router).__name__ in _REPEATING
+
+    def audience(self) -> Audience:
+        folder, plan = self.carried.metrics, self.carried.plan
+        sink = metrics.Written(folder, metrics.served_name(self.vllm_config), plan) if folder else None
+        engine = id(self.vllm_config.compilation_config.static_forward_context)
+        return Audience(engine, sink, warm_up.is_over)
 
     def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
         return self.lane.take_shared(self._runner(), plan, put)

@@ -29,11 +29,12 @@ from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.matrix import DenseMatrix, Matrix, check_kept
 from vllm_megamoe.checkpoint.stored.part import Stored
 from vllm_megamoe.checkpoint.stream import ExpertStream
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import Experts
 from vllm_megamoe.lanes.expert_loading import expert_name, own_experts, register_parts
 from vllm_megamoe.layer import state
 from vllm_megamoe.layer.buffers import open_handle
-from vllm_megamoe.layer.load_report import REPORT
+from vllm_megamoe.layer.load_report import REPORT, Audience
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.layer.weights import RoutedWeights, SharedWeights
@@ -129,6 +130,12 @@ class Surroundings(Protocol):
     def check_whole(self) -> None:
         """Raise CheckpointError where layers without experts were loaded again in part."""
 
+    def router_repeats(self) -> bool:
+        """Whether the layer's router may name an expert twice for a token."""
+
+    def audience(self) -> Audience:
+        """Who is told of the layer's expert load."""
+
     def take_shared(self, plan: LayerPlan, put: Callable[[Experts], None]) -> Callable[[], None]:
         """Give `plan.shared.pieces` shared experts to `put`, now and when loaded again; vLLM's own path is off then.
 
@@ -198,7 +205,13 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
         vllm_config = get_current_vllm_config()
         load_format, self._captures = vllm_config.load_config.load_format, captures_graphs(vllm_config)
         self._dummy = load_format == "dummy"
-        sizes, ids, called = (hidden_size, intermediate_size_per_partition), own_experts(layer), expert_name(layer)
+        sizes, called = (hidden_size, intermediate_size_per_partition), expert_name(layer)
+        ids = self.plan.slots_of(self.seat.rank) or own_experts(layer)
+        if self.plan.slots and getattr(get_current_vllm_config().load_config, "enable_ep_weight_filter", False):
+            raise ConfigError(
+                f"{layer.layer_name}: enable_ep_weight_filter skips the experts that stand elsewhere without an "
+                "expert_placement; expected it off. Drop --enable-ep-weight-filter or expert_placement."
+            )
         name, stored = layer.layer_name, self.stored
         if isinstance(stored, OwnLayer):
             layer.mega_moe_experts = OwnStream(
@@ -248,10 +261,13 @@ class MegaMoeMethod(FusedMoEMethodBase):  # type: ignore[misc]
             self._check_shared = self.surroundings.take_shared(plan, weights.put)
             shared = weights.operands()
         handle = open_handle(name, plan, self.seat)
-        layer.mega_moe = LayerState(name, plan, self.seat, operands, handle, shared)
+        layer.mega_moe = LayerState(
+            name, plan, self.seat, operands, handle, shared, repeats=self.surroundings.router_repeats()
+        )
         layer.mega_moe_buffer = handle.buffer
-        may_ask = partial(captures_are_over, layer.mega_moe) if self._captures else None
-        layer.mega_moe_report = REPORT.watch(layer.mega_moe, may_ask)
+        watched = layer.mega_moe, self.surroundings.audience()
+        may_ask = [partial(captures_are_over, layer.mega_moe)] if self._captures else []
+        layer.mega_moe_report = REPORT.watch(*watched, *may_ask)
         logger.info(
             "megamoe layer ready: layer=%s use_case=%s rank=%d/%d experts=%d shared=%d bytes=%d "
             "num_max_tokens_per_rank=%d",

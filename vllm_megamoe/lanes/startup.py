@@ -26,6 +26,7 @@ from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.folder import survey_served
 from vllm_megamoe.plan.model import DraftModel, ModelFacts, Speculation, read_model
 from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import make_plan
 from vllm_megamoe.plan.screen import render
 from vllm_megamoe.plan.verdict import Violation, rejection_of
@@ -96,7 +97,8 @@ def before_platform(vllm_config: Any) -> None:
     wrong += map(str, other_backends(vllm_config, drafts=any(layer.draft for layer in facts.layers)))
     wrong += [str(problem) for found in surveys for problem in found.problems]
     parts = {name: layer.parts for found in reversed(surveys) for name, layer in found.layers.items()}
-    plan = make_plan(engine, facts.layers, options, wrong)
+    layers, misplaced = placed(facts.layers, options.expert_placement, engine.ep_size)
+    plan = make_plan(engine, layers, options, [*wrong, *misplaced])
     if full := memory_warning(vllm_config, facts, plan):
         logger.warning("megamoe: on the product's devices it would not fit: %s", full)
     own_drafts = speculation is not None and speculation.draft is not None
@@ -141,9 +143,22 @@ def after_platform(vllm_config: Any) -> None:
     engine = read_engine(vllm_config, own_rows=plan.engine.own_rows)
     if engine != plan.engine:
         plan = make_plan(engine, [layer.facts for layer in plan.layers], plan.options)
+    folder = ""
     if plan.layers:
-        logger.info("%s", render(plan))
-    config.carried = replace(carried, plan=plan, shown=True)
+        # Imported here: it brings prometheus_client, which only engines of ours need.
+        from vllm_megamoe.lanes import metrics
+
+        alone = not _is_one_of_several_servers(vllm_config)
+        folder = metrics.offer(tells=alone)
+        if alone:
+            logger.info("%s", render(plan))
+    config.carried = replace(carried, plan=plan, shown=True, metrics=folder)
+
+
+def _is_one_of_several_servers(vllm_config: Any) -> bool:
+    """Whether this process is an API server beside others; the process that has started them has rank -1."""
+    parallel = vllm_config.parallel_config
+    return bool(parallel._api_process_count > 1 and parallel._api_process_rank >= 0)
 
 
 def _our_config(vllm_config: Any) -> MegaMoeConfig:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn.functional import pad
 
+from vllm_megamoe.layer.expert_load import StepKind, always_served
 from vllm_megamoe.plan.capacity import Capacity, step_calls
 
 
@@ -40,6 +41,8 @@ class Seat:
         all_gather: rows [t, H] of every rank -> [size * t, H] in rank order, over the same ranks.
         largest_rows: this rank's rows in the step that is running -> those of the rank that brings most; the same
             number on all ranks, known to the host without a collective.
+        kind_of_step: whose rows the step that is running brings, see StepKind. Warm-up is the same on all ranks; an
+            idle step's rows reach no expert.
         first_row: this rank's rows in a layer that gets its own -> place of their first one among the rows of the step,
             where the tensor-parallel ranks have split them.
     """
@@ -49,6 +52,7 @@ class Seat:
     size: int
     all_gather: Callable[[Tensor], Tensor]
     largest_rows: Callable[[int], int] = _own
+    kind_of_step: Callable[[], StepKind] = always_served
     first_row: Callable[[int], int] = _none
 
 

@@ -11,7 +11,7 @@ types, bound to the operator (`ops.bound`). Rows per expert are counted on the d
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -23,14 +23,15 @@ from torch.nn.functional import pad
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.experts.operands import LayerOperands
 from vllm_megamoe.layer.buffers import Handle
+from vllm_megamoe.layer.expert_load import ExpertLoad
 from vllm_megamoe.layer.lost_rows import LOST, exchanged_counts, lost_pairs
+from vllm_megamoe.layer.routing import Routes, distinct
 from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer
 from vllm_megamoe.ops.bound import bind
 from vllm_megamoe.ops.buffer import BoundCall
 from vllm_megamoe.ops.rejection import is_capturing
-from vllm_megamoe.plan.capacity import Capacity, step_calls
 from vllm_megamoe.plan.layer_plan import LayerPlan
 
 
@@ -52,60 +53,6 @@ def constant_arguments(plan: LayerPlan, routed: LayerOperands, shared: LayerOper
 
 
 @dataclass(slots=True)
-class ExpertLoad:
-    """Counters of one layer on one rank, since its start and warm-up included.
-
-    All on the device, so that a graph that is replayed counts as well; nothing of the host sees a replay.
-
-    Attributes:
-        counts: int64 [experts_per_rank], rows routed to each local expert.
-        by_calls: int64 [most calls of a step + 1], steps by how many calls they made: one addition counts both.
-        dropped: int64 [], rows beyond `max_recv_token_num`, which the operator drops in silence (its counts go on
-            reporting them); None where the plan allows no drop.
-    """
-
-    counts: Tensor
-    by_calls: Tensor
-    dropped: Tensor | None
-    limit: int
-    _cells: tuple[Tensor, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Made once: a view is an operation too.
-        self._cells = self.by_calls.unbind()
-
-    @classmethod
-    def start(cls, experts: int, capacity: Capacity, device: torch.device) -> "ExpertLoad":
-        """All zero."""
-        counts = torch.zeros(experts, dtype=torch.int64, device=device)
-        most, _ = step_calls(capacity.rows, capacity.chunk)
-        by_calls = torch.zeros(most + 1, dtype=torch.int64, device=device)
-        dropped = torch.zeros((), dtype=torch.int64, device=device) if capacity.drops else None
-        return cls(counts, by_calls, dropped, capacity.max_recv_token_num)
-
-    @property
-    def steps(self) -> Tensor:
-        """int64 [], steps."""
-        return self.by_calls.sum()
-
-    @property
-    def calls(self) -> Tensor:
-        """int64 [], operator calls."""
-        numbers = torch.arange(len(self.by_calls), device=self.by_calls.device)
-        return (self.by_calls * numbers).sum()
-
-    def add_step(self, calls: int) -> None:
-        """Count one step of so many calls."""
-        self._cells[calls].add_(1)
-
-    def add(self, expert_token_nums: Tensor) -> None:
-        """Count one call's int32 [experts_per_rank]; nothing leaves the device."""
-        self.counts += expert_token_nums
-        if self.dropped is not None:
-            self.dropped += (expert_token_nums.sum() - self.limit).clamp_(min=0)
-
-
-@dataclass(slots=True)
 class LayerState:
     """A layer that is ready to run; nothing of it but the counters changes after loading.
 
@@ -114,7 +61,9 @@ class LayerState:
         plan, seat, operands: all that a call needs.
         handle: the layer's claim on the operator's buffer.
         shared: operands of fused shared experts, None where there are none or vLLM's own path runs them.
-        load: rows of each local expert, on the device.
+        routes: from logical experts to the physical slots of a placement; None where each stands in its own.
+        load: rows of each local expert, on the device; those that the engine serves, without profile run and warm-up.
+        repeats: whether the router may name an expert twice for a token.
         captured_at: when a graph was last captured with this layer in it, by the monotonic clock; long ago for never.
     """
 
@@ -124,16 +73,33 @@ class LayerState:
     operands: LayerOperands
     handle: Handle
     shared: LayerOperands | None = None
+    repeats: bool = False
     load: ExpertLoad = field(init=False)
     captured_at: float = -math.inf
+    routes: Routes | None = field(init=False)
     _operator: BoundCall = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         first = self.operands.l1[0]
+        self.routes = self.routes_of(self.plan.slots) if self.plan.slots else None
         self.load = ExpertLoad.start(self.plan.experts_per_rank, self.plan.capacity, inner(first).device)
         if self.plan.capacity.drops:
             LOST.make_room(self.plan.capacity.rows * self.seat.size, inner(first).device)
         self._operator = bind(self.buffer, **constant_arguments(self.plan, self.operands, self.shared))
+
+    def routes_of(self, slots: Sequence[int]) -> Routes:
+        """Those of a placement, for this rank's rows."""
+        plan = self.plan
+        device = inner(self.operands.l1[0]).device
+        return Routes(slots, plan.facts.num_experts, plan.capacity.rows, self.seat.rank, device)
+
+    def check_free(self, why: str) -> None:
+        """Raise OperatorError where a graph has been captured, which would not see what changes."""
+        if self.captured_at != -math.inf:
+            raise OperatorError(
+                f"{self.name}: a captured graph runs this layer and {why}; expected a placement with the same numbers "
+                "of copies. Start the server with the new one."
+            )
 
     @property
     def buffer(self) -> SymmBuffer:
@@ -142,7 +108,7 @@ class LayerState:
 
     @property
     def counts(self) -> Tensor:
-        """int64 [experts_per_rank], rows that each local expert has received since the start."""
+        """int64 [experts_per_rank], rows that each local expert has received since the start, warm-up apart."""
         return self.load.counts
 
     @property
@@ -167,21 +133,35 @@ class LayerState:
         Raises:
             OperatorError: some rank brings more rows than were planned for; raised on all ranks.
         """
-        rows = x.shape[0]
+        rows, kind = x.shape[0], self.seat.kind_of_step()
+        counted = kind == "served" or (kind == "idle" and self.plan.tokens == "own")
         if is_capturing():
-            self.captured_at = monotonic()
+            self.captured_at, counted = monotonic(), True
         if self.plan.tokens == "own":
+            if kind == "idle":
+                active = Mask.of(torch.zeros(rows, dtype=torch.bool, device=x.device))
             largest = self.seat.largest_rows(rows)
+            topk_ids, topk_weights = self._routed(topk_ids, topk_weights)
             self._note_lost(self.seat.first_row(rows), topk_ids, largest, active)
-            y = self._step(x, topk_ids, topk_weights, largest, active)
+            y = self._step(x, topk_ids, topk_weights, largest, counted, active)
             return y if active is None else y.masked_fill_(active.padding, 0)
         if self.seat.size == 1:
+            topk_ids, topk_weights = self._routed(topk_ids, topk_weights)
             self._note_lost(0, topk_ids, rows)
-            return self._step(x, topk_ids, topk_weights, rows)
+            return self._step(x, topk_ids, topk_weights, rows, counted)
         start, stop, share = share_of(rows, self.seat)
-        self._note_lost(start, topk_ids[start:stop], share)
-        y = self._step(x[start:stop], topk_ids[start:stop], topk_weights[start:stop], share)
+        topk_ids, topk_weights = self._routed(topk_ids[start:stop], topk_weights[start:stop])
+        self._note_lost(start, topk_ids, share)
+        y = self._step(x[start:stop], topk_ids, topk_weights, share, counted)
         return gather_shares(y, rows, share, self.seat)
+
+    def _routed(self, topk_ids: Tensor, topk_weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The router's choice as the operator takes it: distinct experts, by their physical slots."""
+        if len(topk_ids) > self.plan.capacity.rows:
+            return topk_ids, topk_weights  # the step is rejected, on all ranks
+        if self.repeats:
+            topk_ids, topk_weights = distinct(topk_ids, topk_weights.float(), self.plan.facts.num_experts)
+        return (topk_ids if self.routes is None else self.routes(topk_ids)), topk_weights
 
     def _note_lost(self, first: int, topk_ids: Tensor, largest: int, active: Mask | None = None) -> None:
         """Where rows may be dropped: work out which of this rank's are, call by call; on all ranks together."""
@@ -199,7 +179,13 @@ class LayerState:
             LOST.add(first + piece.start, lost_pairs(ids, pairs, counts, self.seat.rank, plan.experts_per_rank, room))
 
     def _step(
-        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, largest: int, active: Mask | None = None
+        self,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor,
+        largest: int,
+        counted: bool,
+        active: Mask | None = None,
     ) -> Tensor:
         plan, rows = self.plan, x.shape[0]
         if largest > plan.capacity.rows:
@@ -219,12 +205,15 @@ class LayerState:
         if plan.padding.hidden != x.shape[1]:
             x = pad(x, (0, plan.padding.hidden - x.shape[1]))
         pieces = cut_step(rows, largest, plan.capacity)
-        parts = [self._call(x, topk_ids, topk_weights, piece, active) for piece in pieces]
-        self.load.add_step(len(pieces))
+        parts = [self._call(x, topk_ids, topk_weights, piece, counted, active) for piece in pieces]
+        if counted:
+            self.load.add_step(len(pieces))
         y = parts[0] if len(parts) == 1 else torch.cat(parts)
         return y if y.shape[1] == plan.padding.hidden_was else y[:, : plan.padding.hidden_was].contiguous()
 
-    def _call(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, active: Mask | None) -> Tensor:
+    def _call(
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor, piece: Piece, counted: bool, active: Mask | None
+    ) -> Tensor:
         if piece.stop - piece.start != x.shape[0]:
             own = slice(piece.start, piece.stop)
             x, topk_ids, topk_weights = x[own], topk_ids[own], topk_weights[own]
@@ -232,7 +221,8 @@ class LayerState:
         masked = self.plan.capacity.pad == "dp_max"
         given = pad_rows(x, topk_ids, topk_weights, piece.rows, masked=masked, active=active)
         y, expert_token_nums = self._operator(given.x, given.topk_ids, given.topk_weights, given.mask)
-        self.load.add(expert_token_nums)
+        if counted:
+            self.load.add(expert_token_nums)
         return y if y.shape[0] == x.shape[0] else y[: x.shape[0]]
 
 

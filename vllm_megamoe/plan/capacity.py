@@ -72,7 +72,7 @@ def plan_capacity(
     limits, asked = limits_of(profile), options.max_recv_token_num
     # The combine of W4A8 on A3 of 9.1.0 counts packed rows, two for each token; 0 would not do (op 9aa8113f8 fixes it).
     factor = max(receive_factor(use_case, profile), agreed.receive_factor)
-    topk, per_rank = layer.topk, layer.num_experts // engine.ep_size
+    topk, per_rank = layer.topk, layer.physical_experts // engine.ep_size
 
     def bound_of(tokens: int) -> int:
         return tokens * engine.ep_size * min(topk, per_rank)

@@ -93,7 +93,7 @@ def _with_every_use_case(
 
 def _wrong_ranks(engine: EngineFacts, layer: MoeFacts, profile: Profile, legal: Sequence[int]) -> Rejected[None] | None:
     """Each rank holds the same number of whole experts, and a header of the twin no more than it has room for."""
-    experts, ranks, limits = layer.num_experts, engine.ep_size, limits_of(profile)
+    experts, ranks, limits = layer.physical_experts, engine.ep_size, limits_of(profile)
     most = limits.max_experts_per_rank.value
     if experts % ranks or not experts:
         got, expected = (

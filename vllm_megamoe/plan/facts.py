@@ -75,6 +75,8 @@ class MoeFacts:
         model_hidden: width of the model's own rows; differs from `hidden` in latent MoE.
         draft: whether the layer belongs to a draft or MTP model.
         splits_rows: see SplitsRows.
+        slots: the expert in each physical slot, in rank order; empty where each stands in its own. No fact of the model
+            but the user's choice (`expert_placement`).
     """
 
     name: str
@@ -95,6 +97,12 @@ class MoeFacts:
     model_hidden: int = 0
     draft: bool = False
     splits_rows: SplitsRows = "unknown"
+    slots: tuple[int, ...] = ()
+
+    @property
+    def physical_experts(self) -> int:
+        """Slots over all ranks: what the operator takes for experts, redundant ones included."""
+        return len(self.slots) or self.num_experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,17 @@ class LayerPlan:
         return self.buffer.ep_world_size
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """The logical expert of each physical slot, in rank order; empty where each stands in its own."""
+        return self.facts.slots
+
+    def slots_of(self, rank: int) -> list[int]:
+        """The logical experts of a rank's slots; empty without a placement."""
+        return list(self.slots[rank * self.experts_per_rank : (rank + 1) * self.experts_per_rank])
+
+    @property
     def experts_per_rank(self) -> int:
-        """Routed experts that a rank holds."""
+        """Routed experts that a rank holds, redundant ones included."""
         return self.buffer.experts_per_rank
 
     @property
@@ -132,7 +141,7 @@ def buffer_facts(
     facts = USE_CASES[use_case]
     return BufferFacts(
         ep_world_size=ep_size,
-        num_experts=layer.num_experts,
+        num_experts=layer.physical_experts,
         num_max_tokens_per_rank=chunk,
         num_topk=layer.topk,
         hidden=padding.hidden,

@@ -46,6 +46,8 @@ class Options(BaseModel):
     max_recv_token_num: int = Field(default=0, ge=0)
     allow_token_drop: bool = False
     workspace_budget_gib: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    expert_placement: str | None = None
+    """File of each layer's physical slots (plan.placement); None: each expert in its own, in order."""
 
     @field_validator("profile")
     @classmethod

@@ -69,7 +69,7 @@ def draft_plan(
     """
     profile = find_profile(options.chosen_profile, options.topology)
     layers = tuple(layers)
-    legal = legal_ep_sizes(limits_of(profile), (layer.num_experts for layer in layers))
+    legal = legal_ep_sizes(limits_of(profile), (layer.physical_experts for layer in layers))
     told = {layer.name: agreed for layer in layers if agreed} or agree(layers, profile, options, engine.dtype)
     verdicts = [decide(engine, layer, profile, options, legal, told[layer.name]) for layer in layers]
     if agreed is None and (again := _with_one_capacity(_drafts(verdicts), told, profile)) != told:

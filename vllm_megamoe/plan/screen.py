@@ -40,6 +40,7 @@ def kinds(layers: Iterable[LayerPlan]) -> list[list[LayerPlan]]:
             layer.facts.draft,
             layer.fold_scaling,
             layer.communicator,
+            bool(layer.slots),
         )
         found.setdefault(key, []).append(layer)
     return list(found.values())
@@ -79,7 +80,7 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
         f"{f', lossy: {layer.loss} of the rms' if layer.loss else ''}, {layer.activation}"
     )
     yield (
-        f"  experts {facts.num_experts} ({layer.experts_per_rank} on a rank), topk {facts.topk}, hidden "
+        f"  experts {facts.num_experts}{_slots(layer)} ({layer.experts_per_rank} on a rank), topk {facts.topk}, hidden "
         f"{facts.hidden}, intermediate_hidden {facts.intermediate_hidden}"
     )
     added = layer.padding_bytes * len(layers) / _GIB
@@ -98,6 +99,10 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
         f"  a rank holds {layer.weight_bytes / _MIB:.1f} MiB of weights per layer, workspace "
         f"{capacity.workspace_bytes / _MIB:.1f} MiB{window}{hccl}"
     )
+
+
+def _slots(layer: LayerPlan) -> str:
+    return f" in {len(layer.slots)} slots by expert_placement" if layer.slots else ""
 
 
 _PADS = {"own": "nothing", "dp_max": "the largest rank's rows", "num_max": "num_max_tokens_per_rank"}

@@ -62,7 +62,7 @@ _USUAL = 8
 
 def legal_ep_sizes(layers: Iterable[MoeFacts], profile: Profile) -> tuple[int, ...]:
     """Sizes that divide the experts of every layer and stay within the profile's limits, ascending."""
-    return limits.legal_ep_sizes(limits.limits_of(profile), (layer.num_experts for layer in layers))
+    return limits.legal_ep_sizes(limits.limits_of(profile), (layer.physical_experts for layer in layers))
 
 
 def usual_size(legal: tuple[int, ...], profile: Profile) -> int:
@@ -122,7 +122,7 @@ def _of_facts(facts: MoeFacts, numbers: str, count: int, ep_size: int) -> GroupR
         draft=facts.draft,
         format=str(facts.experts_format),
         num_experts=facts.num_experts,
-        experts_per_rank=facts.num_experts // ep_size,
+        experts_per_rank=facts.physical_experts // ep_size,
         topk=facts.topk,
         hidden=facts.hidden,
         intermediate_hidden=facts.intermediate_hidden,

@@ -16,6 +16,7 @@ from vllm_megamoe.environment import as_set_before, wrong_variables
 from vllm_megamoe.plan.facts import EngineFacts
 from vllm_megamoe.plan.fit import Fit
 from vllm_megamoe.plan.layer_plan import Plan
+from vllm_megamoe.plan.placement import placed
 from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
 from vllm_megamoe.plan.read_config.architectures import in_vllm
 from vllm_megamoe.plan.splits import hccl_of
@@ -92,9 +93,13 @@ def make_report(files: ModelFiles, request: Request) -> tuple[PlanReport, Plan |
     model, setting, judge, line = prepared.model, prepared.setting, prepared.judge, prepared.setting.line
     if judge is None:
         return _without_experts(model, setting, line, prepared.notes), None, model
-    verdict = draft_plan(setting.engine, model.layers, setting.options)
+    layers, misplaced = placed(model.layers, setting.options.expert_placement, setting.engine.ep_size)
+    verdict = draft_plan(setting.engine, layers, setting.options)
     plan, violations = plan_of(verdict), violations_of(verdict)
-    wrong = [ViolationReport(where="options", got=text, expected="", remedy="") for text in setting.wrong_options]
+    wrong = [
+        ViolationReport(where="options", got=text, expected="", remedy="")
+        for text in (*setting.wrong_options, *misplaced)
+    ]
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in violations]
     judged, overfull, lowered = judge.judge(plan, setting.options, setting.legal, fixed=setting.line is not None)
     wrong += [ViolationReport(where=v.where, got=v.got, expected=v.expected, remedy=v.remedy) for v in overfull]

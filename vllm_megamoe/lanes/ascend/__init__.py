@@ -5,6 +5,7 @@
     moe_rows          MoE layers always get rows as MC2 prepares them, with a mask as long as the rows
     parallel_state    the communicator, from its making to its end, sleep between
     method            weights in, rows out
+    eplb              what vllm-ascend's dynamic EPLB moves
     other_layers      linears, attention, embeddings: vllm-ascend's own config and methods
     shared_experts    a shared MLP that the operator takes over
     worker            a worker's first step

@@ -42,7 +42,7 @@ def contradictions(vllm_config: Any, options: Options) -> Iterator[Violation]:
         yield Violation("options", "backend = 'cpu'", "'auto' or 'cann' on an NPU", "Drop backend.")
     yield from _switches(given)
     yield from _environment()
-    yield from _expert_placement(given)
+    yield from _expert_placement(given, options)
     yield from _consumer(vllm_config, given)
 
 
@@ -84,19 +84,26 @@ def _environment() -> Iterator[Violation]:
             yield Violation("environment", f"{name}={value}", _MEGAMOE, f"Unset {name}.")
 
 
-def _expert_placement(given: Mapping[str, Any]) -> Iterator[Violation]:
-    """vllm-ascend's balancing moves experts between ranks, or lays them out by a map of its own."""
+def _expert_placement(given: Mapping[str, Any], options: Options) -> Iterator[Violation]:
+    """vllm-ascend's balancing moves experts between ranks (lanes.ascend.eplb); its other layouts are not ours."""
     balancing = given.get("eplb_config")
     if not isinstance(balancing, Mapping):
         return
-    for key in ("dynamic_eplb", "expert_map_path", "num_redundant_experts"):
+    for key in ("expert_map_path", "num_redundant_experts"):
         if balancing.get(key):
             yield Violation(
                 "additional_config",
                 f"eplb_config.{key} = {balancing[key]!r}",
-                "experts that stay as loaded, in rank order",
-                f"Drop eplb_config.{key}.",
+                "each expert in one slot at the start, in rank order",
+                f'Drop eplb_config.{key}; the megamoe option "expert_placement" places experts, redundant ones too.',
             )
+    if (balancing.get("dynamic_eplb") or balancing.get("expert_map_record_path")) and options.expert_placement:
+        yield Violation(
+            "additional_config",
+            "eplb_config.dynamic_eplb with expert_placement",
+            "one of both: each decides where experts stand",
+            "Drop expert_placement or eplb_config.dynamic_eplb.",
+        )
 
 
 def _consumer(vllm_config: Any, given: Mapping[str, Any]) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vllm_megamoe.lanes.ascend import eplb
 from vllm_megamoe.lanes.ascend.moe_rows import mask_of
 from vllm_megamoe.lanes.ascend.parallel_state import told_by_all
 from vllm_megamoe.lanes.moe_method import MegaMoeMethod
@@ -51,6 +52,9 @@ class AscendMegaMoeMethod(MegaMoeMethod):
             ConfigError: some rank's is smaller than the operator needs; raised on all, with what each rank has to say.
         """
         super().process_weights_after_loading(layer)
+        self._moves_experts = eplb.is_dynamic()
+        if self._moves_experts:
+            eplb.teach_adaptor()
         said = told_by_all(window_problems(self.plan, layer.mega_moe_buffer.ccl_buffer_size))
         if said:
             raise rejection_of(said)
@@ -74,7 +78,12 @@ class AscendMegaMoeMethod(MegaMoeMethod):
         active = mask_of(layer.layer_name, x.shape[0], state.plan.capacity.rows, layer.ascend_mc2_mask)
         if topk_ids.dtype != torch.int32:
             topk_ids = topk_ids.to(torch.int32)
-        return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
+        if not self._moves_experts:
+            return _result()(routed_out=state.run(x, topk_ids, topk_weights, active))
+        before = state.counts.clone()
+        y = state.run(x, topk_ids, topk_weights, active)
+        # vllm-ascend adds them up; 1 says that they are counts.
+        return _result()(routed_out=y, expert_tokens=state.counts - before, group_list_type=1)
 
 
 @cache
