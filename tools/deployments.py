@@ -14,15 +14,15 @@ Role = Literal["", "prefill", "decode"]
 DEVICES = {"a2": "8 cards of 64 GB a node", "a3": "16 dies of 64 GB a node", "950": "8 devices of 96 GB a node"}
 
 TYPES = {
-    "bf16": "",
-    "w8a8": "W8A8_DYNAMIC",
-    "w4a8": "W4A8_DYNAMIC",
-    "mxfp8": "W8A8_MXFP8",
-    "mxfp4": "W4A4_MXFP4",
-    "w4a8-mxfp": "W4A8_MXFP",
+    "bf16": "bf16",
+    "w8a8": "msmodelslim-w8a8",
+    "w4a8": "msmodelslim-w4a8",
+    "mxfp8": "msmodelslim-mxfp8",
+    "mxfp4": "msmodelslim-w4a4",
+    "w4a8-mxfp": "msmodelslim-w4a8-mxfp",
     "published": "",
 }
-"""Format of a deployment -> msModelSlim's word for its experts; `published`: as the model's own config says."""
+"""Form of a row's experts -> as `plan --as` names it; `published`: as the model's own config says."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ DEPLOYMENTS = (
     _D("Kimi-K2.5", "a3", "w4a8", "Kimi-K2.5-w4a8", 8, 2, 32768, 16384, 16, 0.9, "prefill"),
     _D("Kimi-K2.5", "a3", "w4a8", "Kimi-K2.5-w4a8", 4, 4, 32768, 256, 64, 0.9, "decode"),
     _D("Kimi-K2.5", "950", "w4a8-mxfp", "Kimi-K2.5-w4a8-mxfp", 8, 2, 32768, 16384, 16),
-    _D("Kimi-K3", "a2", "w4a8", "Kimi-K3-w4a8", 8, 4, 32768, 8192, 16),
-    _D("Kimi-K3", "a3", "w4a8", "Kimi-K3-w4a8", 8, 4, 32768, 8192, 16),
+    _D("Kimi-K3", "a2", "w4a8", "Kimi-K3-w4a8", 8, 8, 32768, 8192, 16),
+    _D("Kimi-K3", "a3", "w4a8", "Kimi-K3-w4a8", 8, 8, 32768, 8192, 16),
     _D("Kimi-K3", "950", "published", "Kimi-K3", 8, 4, 32768, 8192, 16),
     _D("GLM-5", "a2", "w4a8", "GLM5-w4a8", 8, 1, 32768, 4096, 8, 0.95),
     _D("GLM-5", "a3", "w4a8", "GLM5-w4a8", 16, 1, 200000, 4096, 16, 0.95),
     _D("GLM-5", "950", "mxfp4", "GLM5-w4a4", 8, 1, 202752, 8192, 128, 0.95),
-    _D("GLM-5.2", "a2", "w8a8", "GLM-5.2-w8a8", 8, 2, 131072, 8192, 12, 0.92),
+    _D("GLM-5.2", "a2", "w8a8", "GLM-5.2-w8a8", 8, 2, 32768, 8192, 12, 0.92),
     _D("GLM-5.2", "a3", "w4a8", "GLM-5.2-w4a8c8", 8, 2, 135000, 8192, 12, 0.92),
     _D("GLM-5.2", "a3", "w4a8", "GLM-5.2-w4a8c8", 8, 2, 66000, 16384, 8, 0.9, "prefill"),
     _D("GLM-5.2", "a3", "w4a8", "GLM-5.2-w4a8c8", 8, 4, 66000, 512, 64, 0.9, "decode"),

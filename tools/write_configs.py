@@ -3,33 +3,29 @@
 python -m tools.write_configs
 
 Rows: tools/deployments.py. A row is planned with the model's published config.json, which lies in
-../shared/model_configs (or where VLLM_MEGAMOE_SHARED says), and with experts in the format of the row. What the plan
-says goes into the file's head: operator revision, use case, padding, HCCL_BUFFSIZE. A row that no revision of the
-product's operator can run has no file; the page says why.
+../shared/model_configs (or where VLLM_MEGAMOE_SHARED says), and with experts in the format of the row, as `plan --as`
+does. What it says goes into the file's head: operator revision, use case, padding, HCCL_BUFFSIZE. A row that no
+revision of the product's operator can run has no file; the page says why.
 """
 
-import copy
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tools.deployments import DEPLOYMENTS, DEVICES, MODELS, OURS, TYPES, Deployment
 from tools.write_models import configs_folder, markdown
-from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
-from vllm_megamoe.plan.model import Speculation, read_model
-from vllm_megamoe.plan.options import Options
-from vllm_megamoe.plan.plan import draft_plan, plan_of, violations_of
+from vllm_megamoe.cli.model import read_files
+from vllm_megamoe.cli.report.make import make_report
+from vllm_megamoe.cli.request import Place, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "configs", ROOT / "docs" / "configs.md"
 REVISIONS = ("9.1", "9.2")
 USUAL_MB = 200
 """HCCL's own default of HCCL_BUFFSIZE, and what most tutorials set."""
-_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _PORTS = {"prefill": 30000, "decode": 30100}
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
@@ -96,60 +92,33 @@ def _side(row: Deployment, role: str) -> dict[str, int] | None:
     return None
 
 
-def config_and_files(form: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The published config with experts in a row's format: config.json, and msModelSlim's description beside it."""
-    changed = copy.deepcopy(dict(config))
-    if form == "published":
-        return changed, {}
-    for section in (changed, *(value for value in changed.values() if isinstance(value, dict))):
-        section.pop("quantization_config", None)
-    if not TYPES[form]:
-        return changed, {}
-    layers = read_model(changed, {}, speculative=Speculation("mtp")).layers
-    described = {
-        f"{layer.name}.{expert}.{name}.weight": TYPES[form]
-        for layer in layers
-        for expert in range(layer.num_experts)
-        for name in _PROJECTIONS
-    }
-    return changed, {"quant_model_description.json": {"version": "1.0.0", **described}}
-
-
-@cache
-def _layers(name: str, form: str, folder: Path) -> tuple[MoeFacts, ...]:
-    """The MoE layers that a row's model serves: a description of 250,000 tensors takes seconds to read."""
-    model = MODELS[name]
-    published = json.loads((folder / f"{model.config}_config.json").read_text(encoding="utf-8"))
-    config, files = config_and_files(form, published)
-    return read_model(config, files, speculative=Speculation(model.speculation) if model.speculation else None).layers
-
-
 def plan_row(row: Deployment, folder: Path) -> Planned:
-    """Plan a row for each revision of its product's operator, the earlier one first."""
-    if not MODELS[row.model].config:
+    """Plan a row, as `vllm-megamoe plan` does, for each revision of its product's operator, the earlier one first."""
+    model = MODELS[row.model]
+    if not model.config:
         return Planned()
-    layers = _layers(row.model, row.form, folder)
+    files = read_files(str(folder / f"{model.config}_config.json"))
+    place = Place(
+        memory_utilization=row.memory,
+        max_model_len=row.length,
+        max_num_seqs=row.seqs,
+        stored_as=TYPES[row.form] or None,
+    )
     refusals: tuple[str, ...] = ()
     for revision in REVISIONS:
-        engine = EngineFacts(
-            "bfloat16",
-            row.tp,
-            row.dp,
-            expert_parallel=True,
-            max_num_batched_tokens=row.tokens,
-            own_rows=True,
-            hccl_buffsize_mb=100_000,
-        )
-        verdict = draft_plan(engine, layers, Options.parse({"megamoe": {"profile": f"{row.product}@{revision}"}}))
-        refusals = tuple(map(str, violations_of(verdict)))
+        # The package of CANN serves there; its lane hands every rank rows of its own.
+        options = {"profile": f"{row.product}@{revision}", "backend": "cann"}
+        asked = Request(options, row.tp, row.dp, row.tokens, draft=bool(model.speculation), place=place)
+        report, *_ = make_report(files, asked)
+        refusals = tuple(f"{each.got}; expected {each.expected}" for each in report.violations)
         if not refusals:
-            plan = plan_of(verdict)
-            needed = [layer.hccl_buffsize_mb for layer in plan.layers if layer.hccl_buffsize_mb is not None]
+            paddings = [group.padding.overhead for group in report.groups if group.padding]
+            needed = report.hccl_buffsize_mb
             return Planned(
                 revision,
-                tuple(dict.fromkeys(str(layer.use_case) for layer in plan.layers)),
-                max(layer.padding.overhead for layer in plan.layers),
-                max(USUAL_MB, *(-(-mb // 8) * 8 for mb in needed)) if needed else None,
+                tuple(dict.fromkeys(group.use_case for group in report.groups if group.use_case)),
+                max(paddings, default=0.0),
+                None if needed is None else max(USUAL_MB, -(-needed // 8) * 8),
             )
     return Planned(refusals=refusals)
 

@@ -12,14 +12,31 @@ def register() -> None:
 
     Cheap and idempotent; vLLM calls it several times in a deployment. It imports nothing that vLLM has not imported
     already, and a run without the flag is unchanged. Where another class stands behind the name already, that class
-    stays, the log says so, and `--quantization megamoe` is an error (see lanes.startup).
+    stays, the log says so, and `--quantization megamoe` is an error (see lanes.startup). A vLLM that has not what is
+    wrapped here runs on without the plugin, after one line that says so: `megamoe` is an unknown method there.
     """
+    _log_through_vllm()
+    try:
+        _register()
+    except (ImportError, AttributeError) as error:
+        from vllm_megamoe.lanes import working
+
+        logger.error(
+            "megamoe: this vLLM is not one that the plugin can join (%s: %s); expected %s. --quantization %s does not "
+            "exist in this run.",
+            type(error).__name__,
+            error,
+            working(),
+            NAME,
+        )
+
+
+def _register() -> None:
     from vllm.model_executor.layers import quantization
 
     from vllm_megamoe.lanes import last_words, startup
     from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 
-    _log_through_vllm()
     last_words.install()
     startup.install()
     methods = quantization.QUANTIZATION_METHODS

@@ -4,8 +4,7 @@
 
 Each line is a process of its own on a checkpoint that is generated first and read once before anything is timed, so its
 files are in the page cache for the copy and for loading alike. Quote the ratio, not the seconds; where the machine does
-other work, that of processor time. `--write` puts the table behind the page's own text. OMP_NUM_THREADS says on how
-many cores (2).
+other work (`--busy`), that of processor time. OMP_NUM_THREADS says on how many cores (2, busy 1).
 """
 
 import argparse
@@ -29,10 +28,6 @@ def sizes_of(gib: float) -> Sizes:
     return Sizes(max(1, round(gib * 2**30 / layer)), EXPERTS, HIDDEN, WIDTH)
 
 
-def cores() -> str:
-    return os.environ.get("OMP_NUM_THREADS", "2")
-
-
 def measured(folder: Path, name: str, sizes: Sizes) -> dict[str, float]:
     place = folder / CASES[name].format
     if not place.exists():
@@ -44,11 +39,12 @@ def measured(folder: Path, name: str, sizes: Sizes) -> dict[str, float]:
     return found
 
 
-def table(folder: Path, gib: float) -> str:
+def table(folder: Path, gib: float, busy: bool) -> str:
     sizes = sizes_of(gib)
+    threads = os.environ["OMP_NUM_THREADS"]
     said = (
-        f"{sizes.layers} layers of {EXPERTS} experts, hidden {HIDDEN}, intermediate {WIDTH}, on {cores()} cores; files "
-        "in the page cache.\n"
+        f"{sizes.layers} layers of {EXPERTS} experts, hidden {HIDDEN}, intermediate {WIDTH}; torch threads {threads}; "
+        f"files in the page cache{', and other programs beside' if busy else ''}.\n"
         "The copy reads every byte once and writes it into new memory that is kept, as loading must. Speed is the\n"
         "copy's time, in the same process, divided by that of loading: 1.0 is as fast as the copy. Behind it the same\n"
         "of processor time, which other work on the machine changes less. Reading is every byte once, kept nowhere.\n\n"
@@ -73,9 +69,11 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=4.0, help="size of the BF16 checkpoint")
     parser.add_argument("--folder", type=Path, help="where checkpoints are made and kept; a temporary one else")
     parser.add_argument("--write", type=Path, help="a page whose section on loading is replaced")
+    parser.add_argument("--busy", action="store_true", help="one core, where others use the machine; the page says so")
     given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1" if given.busy else "2")
     with tempfile.TemporaryDirectory() as place:
-        text = table(given.folder or Path(place), given.gib)
+        text = table(given.folder or Path(place), given.gib, given.busy)
     print(text)
     if given.write is not None:
         put_section(given.write, TITLE, text)

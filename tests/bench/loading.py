@@ -145,12 +145,13 @@ def read_once(folder: Path) -> None:
             buffer[: len(piece)].copy_(piece)
 
 
-def copy_once(folder: Path) -> None:
+def copy_once(folder: Path) -> list[Tensor]:
     """Read every byte once and copy it into memory of its own, as much as the files have, new and kept to the end."""
-    kept = []
+    kept: list[Tensor] = []
     for path in sorted(folder.glob("*.safetensors")):
         # Not from the C library, which might hand out memory that this process has touched before.
-        place = torch.frombuffer(mmap.mmap(-1, path.stat().st_size), dtype=torch.uint8)
+        memory = mmap.mmap(-1, path.stat().st_size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        place = torch.frombuffer(memory, dtype=torch.uint8)
         kept.append(place)
         start = 0
         with safe_open(path, framework="pt") as file:
@@ -158,6 +159,7 @@ def copy_once(folder: Path) -> None:
                 piece = _bytes(file.get_tensor(name))
                 place[start : start + piece.numel()].copy_(piece)
                 start += piece.numel()
+    return kept
 
 
 def load(folder: Path, case: Case) -> list[Slots]:
@@ -244,39 +246,32 @@ def _warm_up(case: Case) -> None:
         load(Path(place) / "one", case)
 
 
-class Clock:
-    """Seconds by the wall and of all cores, since it was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cores = time.perf_counter(), time.process_time()
-
-    def read(self, name: str) -> dict[str, float]:
-        return {f"{name}_s": time.perf_counter() - self._wall, f"{name}_cpu_s": time.process_time() - self._cores}
-
-
 def _timed(name: str, work: Callable[[], Any]) -> dict[str, float]:
-    clock = Clock()
-    work()
-    return clock.read(name)
+    """Seconds by the wall and of all cores; what the work gives is dropped afterwards."""
+    wall, cores = time.perf_counter(), time.process_time()
+    kept = work()
+    found = {f"{name}_s": time.perf_counter() - wall, f"{name}_cpu_s": time.process_time() - cores}
+    del kept
+    return found
 
 
 def measure(folder: Path, case: Case) -> dict[str, float]:
     """Seconds of reading, of the copy and of loading, and bytes above the start: at the peak, of the operands, a layer.
 
-    Reading comes first, so that the files are in the page cache for all. The copy is the faster one of two, before and
-    after loading.
+    Reading comes first, so that the files are in the page cache for all. Memory is watched in a load of its own:
+    watching takes time. The copy is the faster one of two, before and after loading.
     """
     _warm_up(case)
     read_once(folder)
     times = _timed("read", partial(read_once, folder))
-    first = _timed("copy", partial(copy_once, folder))
     with Peak() as memory:
-        clock = Clock()
         slots = load(folder, case)
-        times |= clock.read("load")
+    layers = [own.operands().nbytes for own in slots]
+    del slots
+    first = _timed("copy", partial(copy_once, folder))
+    times |= _timed("load", partial(load, folder, case))
     second = _timed("copy", partial(copy_once, folder))
     times |= {name: min(seconds, second[name]) for name, seconds in first.items()}
-    layers = [own.operands().nbytes for own in slots]
     source = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return times | {
         "peak": memory.peak - memory.before,

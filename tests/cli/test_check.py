@@ -179,6 +179,14 @@ def test_a_scale_that_is_no_number_is_named_by_its_file(tmp_path: Path, folders:
     assert name in problem
 
 
+def test_a_weight_that_is_no_number_is_the_checkpoints_fault(tmp_path: Path, folders: dict[str, Path]) -> None:
+    folder = shutil.copytree(folders[""], tmp_path / "c")
+    pairs.damage(folder, lambda tensors: tensors[f"{pairs.PLACE}1.up_proj.weight"][0, :1].fill_(float("inf")))
+    report = checked(folder, "--tokens", "4", code=1)
+    (problem,) = report["problems"]
+    assert problem.startswith("model.layers.1.mlp.experts: expert 1: its weights hold NaN or infinities")
+
+
 def test_the_table_and_the_picture(tmp_path: Path, folders: dict[str, Path]) -> None:
     picture = tmp_path / "errors.png"
     found = run("check", str(folders["MXFP4"]), "--use-case", "a4w4-fp", "--plot", str(picture))

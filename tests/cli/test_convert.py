@@ -280,6 +280,19 @@ def test_weights_that_are_no_numbers(tmp_path: Path, source: Path, use_case: str
     assert not (tmp_path / "own" / "config.json").exists()
 
 
+@pytest.mark.parametrize("sizes", [{"hidden": 10**9}, {"intermediate_hidden": 32}])
+def test_listed_sizes_that_cannot_be(tmp_path: Path, source: Path, sizes: dict[str, int]) -> None:
+    """No memory is taken for what config.json claims; 128 and 64 are the model's."""
+    own = tmp_path / "own"
+    converted(source, own, "--use-case", "a8w8-int")
+    config = json.loads((own / "config.json").read_text())
+    config["quantization_config"]["layers"]["model.layers.1.mlp.experts"] |= sizes
+    (own / "config.json").write_text(json.dumps(config))
+    found = run("show", str(own))
+    assert found.exit_code == 1
+    assert "expected 128 and 64, or what they are padded to" in " ".join(found.output.split())
+
+
 @pytest.mark.parametrize("damage", ["dtype", "shape", "missing", "version"])
 def test_a_malformed_result_is_named(tmp_path: Path, source: Path, damage: str) -> None:
     own = tmp_path / "own"

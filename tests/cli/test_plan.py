@@ -76,7 +76,7 @@ def test_line_names_the_profile_of_the_environment(tmp_path: Path, monkeypatch: 
 
 
 def test_deepseek_v3_fits_a3(tmp_path: Path) -> None:
-    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16", "--draft")
+    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16", "--dp", "2", "--draft")
     assert found["holds"]
     assert "--speculative-config" in found["command"]
     assert [group["layers"] for group in found["groups"]] == ["3-60", "61"]
@@ -87,12 +87,14 @@ def test_deepseek_v3_fits_a3(tmp_path: Path) -> None:
     # operator_readme.txt: shared experts on Ascend 950 only.
     assert decoder["shared_experts"]["mode"] == "vllm"
     assert "A3" in decoder["shared_experts"]["reason"]
-    # 59 layers x 16 experts x 3 x 7168 x 2048 x 2 bytes.
-    assert found["memory"]["weights"] == 59 * 16 * 3 * 7168 * 2048 * 2
+    # 59 layers x 8 experts x 3 x 7168 x 2048 x 2 bytes; 16 of them, on 16 ranks, are more than a die has.
+    assert found["memory"]["weights"] == 59 * 8 * 3 * 7168 * 2048 * 2
+    half = report(str(tmp_path), "--profile", "a3@9.1", "--tp", "16", "--draft")
+    assert [rule["where"] for rule in half["violations"]] == ["memory"]
 
 
 def test_draft_layers_are_left_out_and_counted_without_speculation(tmp_path: Path) -> None:
-    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16")
+    found = report(write_model(tmp_path, DEEPSEEK_V3_BF16), "--profile", "a3@9.1", "--tp", "16", "--dp", "2")
     assert found["moe_layers"] == 58
     assert found["drafts_left_out"] == 1
     assert "--speculative-config" not in found["command"]

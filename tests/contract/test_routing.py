@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract.scenes.routing import BLOCK, FACTOR, TOKENS, ids_for, table
+from contract.scenes.routing import BLOCK, DRAFTED, FACTOR, TOKENS, ids_for, table
 from contract.support.cases import EXPERTS, HIDDEN, RANKS
 from contract.support.dense import dense, mlp
 from contract.support.values import rows_for
@@ -67,7 +67,7 @@ def test_a_draft_layer_is_ours_and_right(ranks: list[dict[str, Any]]) -> None:
         assert (draft["main kind"], draft["draft kind"]) == (METHOD, METHOD)
         assert (draft["main plan"], draft["draft plan"]) == ([False, "main"], [True, "main"])
         for n in TOKENS:
-            expected = dense(BLOCK, rows_for("draft", n, HIDDEN))
+            expected = dense(DRAFTED, rows_for("draft", n, HIDDEN))
             assert worst(draft["main"][n], expected) < WITHIN
             assert worst(draft["draft"][n], expected) < WITHIN
 

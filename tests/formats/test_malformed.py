@@ -76,7 +76,7 @@ def _notices(checkpoint: Checkpoint, good: list[NDArray[np.float64]]) -> bool:
     try:
         with np.errstate(invalid="ignore"):
             found = _numbers(checkpoint)
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (AssertionError, AttributeError, IndexError, KeyError, OSError, TypeError, ValueError):
         return True
     return len(found) != len(good) or not all(np.array_equal(a, b) for a, b in zip(found, good, strict=True))
 

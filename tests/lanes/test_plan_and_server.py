@@ -134,7 +134,7 @@ ODDITIES: dict[str, Case] = {
     ),
     "more weights than all of a product's devices have": (
         {**QWEN, "num_experts": 512, "hidden_size": 8192, "moe_intermediate_size": 3072, "num_hidden_layers": 200},
-        f"-tp 2 --enable-expert-parallel {A3}",
+        f"-tp 4 --enable-expert-parallel {A3}",
     ),
     "gelu": ({**QWEN, "hidden_act": "gelu"}, ""),
     "a wrong option": (QWEN, """--additional-config '{"megamoe": {"use_csae": "auto"}}'"""),

@@ -147,3 +147,23 @@ def test_a_run_without_the_flag_is_the_namesakes(namesake: dict[str, Any]) -> No
 def test_the_log_names_who_holds_the_name(namesake: dict[str, Any]) -> None:
     assert "the name belongs to __main__.Theirs" in namesake["theirs before ours"]
     assert "the name belongs to vLLM itself" in namesake["vLLM's own"]
+
+
+def test_a_vllm_that_cannot_be_joined_runs_on_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line with the reason and what is expected; the flag then is vLLM's own "unknown quantization method"."""
+
+    def missing() -> None:
+        raise AttributeError("type object 'Platform' has no attribute 'check_and_update_config'")
+
+    from vllm_megamoe.lanes import startup
+
+    monkeypatch.setattr(startup, "install", missing)
+    with caplog.at_level("ERROR", logger="vllm_megamoe.plugin"):
+        plugin.register()
+    # pytest hears it twice: from our logger, and from vLLM's, to which it is passed.
+    (line,) = {record.getMessage() for record in caplog.records if record.name == "vllm_megamoe.plugin"}
+    assert "AttributeError: type object 'Platform' has no attribute 'check_and_update_config'" in line
+    assert "expected vLLM 0.30 or 0.32 on cpu; vLLM 0.30 with vllm-ascend 0.30.0rc2 on npu" in line
+    assert "\n" not in line

@@ -11,6 +11,7 @@ import yaml
 
 from tools.deployments import DEPLOYMENTS, MODELS, OURS
 from tools.write_configs import name_of, settings_of, written
+from vllm_megamoe.plan.read_config.reader import is_known
 
 ASKED = {
     "Qwen3-30B-A3B",
@@ -59,6 +60,24 @@ def test_every_model_is_there_on_every_product_that_runs_it(files: dict[str, Pat
     for model in ASKED - {"Step-3.7"}:
         assert {f"{model.lower()}-{product}" for product in ("a2", "a3", "950")} <= set(files), model
     assert {name_of(row) for row in DEPLOYMENTS} >= OURS
+
+
+NEWER = {
+    "GLM-5.3": "GlmMoeDsaForCausalLM",
+    "GLM-5.3-Flash": "Glm5NextForCausalLM",
+    "DeepSeek-V4.1-Flash": "DeepseekV41ForCausalLM",
+    "Qwen3.8": "Qwen4ExpForCausalLM",
+    "MiniMax-M3.1": "MiniMaxM3SparseForConditionalGeneration",
+    "Hy4": "HYV4ForCausalLM",
+    "Dots3": "Dots3NoteForCausalLM",
+    "Step-3.7": "Step3p7ForConditionalGeneration",
+}
+"""Newer models -> the class that vLLM 0.32 has for them."""
+
+
+@pytest.mark.parametrize("model", NEWER)
+def test_newer_families_are_in_the_tables(model: str) -> None:
+    assert is_known({"architectures": [NEWER[model]]})
 
 
 def test_both_sides_of_a_split_are_there(files: dict[str, Path]) -> None:

@@ -14,12 +14,13 @@ import pytest
 import yaml
 from plugged import plugin_arguments
 
+from tools.write_compatibility import compatibility, error_page
 from vllm_megamoe.testing.engines import engine_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```(?P<language>\w*) ?(?P<tag>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = {"python", "sh", "json", "yaml", "toml", "text"}
+LANGUAGES = {"python", "sh", "bash", "json", "yaml", "toml", "text"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def test_every_block_says_what_it_is() -> None:
 def test_it_parses(block: Block) -> None:
     if block.language == "python":
         ast.parse(block.text)
-    elif block.language == "sh":
+    elif block.language in ("sh", "bash"):
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
     elif block.language in ("json", "yaml", "toml"):
         {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}[block.language](block.text)
@@ -81,6 +82,26 @@ def test_commands_name_what_is_there() -> None:
             assert (ROOT / name).exists(), f"{page.name}: {name}"
         used = set(re.findall(r"^ *\$? ?vllm-megamoe (\w+)", text, flags=re.MULTILINE))
         assert used <= {"plan", "show", "convert", "check", "doctor"}, page.name
+
+
+def test_the_site_has_every_page() -> None:
+    """And every page that is asked for is there; index and changelog come from README and CHANGELOG."""
+    text = (ROOT / "tools" / "docs_site" / "mkdocs.yml").read_text()
+    named = set(re.findall(r"([\w]+\.md)$", text, flags=re.MULTILINE))
+    assert named == {page.name for page in PAGES if page.parent.name == "docs"} | {"index.md", "changelog.md"}
+
+
+def test_pages_from_data_are_current() -> None:
+    for name, text in (("compatibility.md", compatibility()), ("errors.md", error_page())):
+        assert (ROOT / "docs" / name).read_text() == text, f"{name}: run `make docs`"
+
+
+SYMPTOMS = ("garbled text", "hang at the first request", "507057", "window too small", "unknown quantization method")
+
+
+def test_symptoms_have_a_heading_of_their_own() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "troubleshooting.md").read_text(), flags=re.MULTILINE)
+    assert all(any(symptom in heading.lower() for heading in headings) for symptom in SYMPTOMS), headings
 
 
 def variables() -> dict[str, str]:

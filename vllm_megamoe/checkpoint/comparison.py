@@ -16,6 +16,8 @@ from vllm_megamoe.errors import CheckpointError
 
 CONFIG = "config.json"
 FITS_CONFIG = "Is config.json that of this checkpoint? If so, fetch the missing files."
+_MOST_PADDING = 16
+"""Times a model's size that operands may have: no product pads further, and a layer of that size is made to compare."""
 _ALIKE = "Correct the description, or quantise these experts alike."
 _WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
@@ -159,7 +161,14 @@ class Comparison:
 
     def _own(self) -> Iterator[Problem]:
         """This package's own format: its operands' dtypes and shapes, byte for byte."""
-        own = OwnLayer.listed(self.section or {}, f"{self.tensors.block}.experts")
+        block = f"{self.tensors.block}.experts"
+        own = OwnLayer.listed(self.section or {}, block)
+        sizes = (own.hidden, self.layer.hidden), (own.intermediate_hidden, self.layer.intermediate)
+        if not all(size <= padded <= _MOST_PADDING * size for padded, size in sizes):
+            got = f"is listed with hidden {own.hidden} and intermediate_hidden {own.intermediate_hidden}"
+            told = f"{self.layer.hidden} and {self.layer.intermediate}, or what they are padded to"
+            yield Problem(CONFIG, block, got, told, "Convert the source again.")
+            return
         expected = {PARTS[name]: tensor for name, tensor in own.tensors.items()}
         for number in range(self.layer.experts):
             found = self.tensors.experts.get(number, {})

@@ -87,9 +87,8 @@ class Headers:
 
 def has_weights(folder: Path) -> bool:
     """Whether any weights lie there, safe or not; a folder with config files alone is for planning."""
-    return any(
-        True for pattern in ("*.safetensors", "*.safetensors.index.json", *_PICKLES) for _ in glob(folder, pattern)
-    )
+    named = (True for pattern in ("*.safetensors.index.json", *_PICKLES) for _ in glob(folder, pattern))
+    return any(named) or any(folder.glob("*.safetensors"))
 
 
 def read_headers(folder: Path) -> Headers:
@@ -102,7 +101,11 @@ def read_headers(folder: Path) -> Headers:
     found = Headers(folder, problems=list(index.problems), index=index.name)
     named = dict.fromkeys(index.where.values())
     files = [file.name for file in glob(folder, "*.safetensors")]
-    if not files and not named:
+    strange = sorted(place.name for place in folder.glob("*.safetensors") if not place.is_file())
+    for file in strange:
+        got = "is a link to nothing, or no file"
+        found.problems.append(Problem(file, "", got, "a file of weights", "Fetch it, or remove it."))
+    if not files and not named and not strange:
         found.problems += _without_weights(folder)
     here = {file for file in (*named, *files) if (folder / file).is_file()}
     for file in named if index.name == INDEX and named else files:
@@ -153,7 +156,8 @@ def _add_file(found: Headers, file: str) -> None:
         return
     header.pop("__metadata__", None)
     added = [entry for name, said in header.items() if (entry := _entry(found, file, name, said, 8 + length))]
-    found.problems += _bounds(file, added, 8 + length, size)
+    if len(added) == len(header):  # else holes are those that were named already
+        found.problems += _bounds(file, added, 8 + length, size)
     for entry in added:
         if entry.name in found.entries:
             got = f"is in {found.entries[entry.name].file} too"
@@ -199,3 +203,5 @@ def _bounds(file: str, entries: Iterable[Entry], start: int, size: int) -> Itera
             yield Problem(file, entry.name, got, f"{place}, where the tensor before it ends", COPY)
             return
         place = entry.end
+    if place != size:
+        yield Problem(file, "", f"has {size - place} bytes behind its last tensor", "none, as the format has it", COPY)

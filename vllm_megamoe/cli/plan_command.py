@@ -4,8 +4,6 @@ import typer
 
 from vllm_megamoe import cli
 from vllm_megamoe.cli import plan_options as take
-from vllm_megamoe.cli.answer import Asked, answer
-from vllm_megamoe.cli.balance import Balance
 from vllm_megamoe.cli.request import Place, Request, Target, megamoe_options
 
 EPILOG = """\
@@ -85,6 +83,9 @@ def plan(
 
     Reads config.json alone, and quant_model_description.json or hf_quant_config.json beside it.
     """
+    from vllm_megamoe.cli.answer import Asked, answer  # what --help does not need
+    from vllm_megamoe.cli.balance import Balance
+
     place = Place(
         device,
         device_memory,

@@ -6,12 +6,12 @@ matplotlib is an extra of this package, imported only here.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_megamoe.cli.report.schema import CurvePoint, PlanReport
 from vllm_megamoe.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm_megamoe.cli.checkpoint.schema import CheckReport
     from vllm_megamoe.cli.report.fit_schema import SearchReport
+    from vllm_megamoe.cli.report.schema import CurvePoint, PlanReport
 
 SUFFIXES = (".png", ".svg", ".pdf")
 INSTALL = "pip install 'vllm-megamoe[plot]'"
@@ -31,7 +31,7 @@ def check_plot(file: Path) -> None:
     _figure_class()
 
 
-def draw(report: PlanReport, file: Path) -> None:
+def draw(report: "PlanReport", file: Path) -> None:
     """Draw the report's curve.
 
     Raises:
@@ -114,7 +114,7 @@ def _figure_class() -> Any:
     return Figure
 
 
-def _draw_memory(axes: Any, sizes: list[str], curve: tuple[CurvePoint, ...]) -> None:
+def _draw_memory(axes: Any, sizes: list[str], curve: "tuple[CurvePoint, ...]") -> None:
     bottom = [0.0] * len(sizes)
     for name in ("weights", "window", "workspace"):
         values = [getattr(point.memory, name) / _GIB for point in curve]
@@ -124,7 +124,7 @@ def _draw_memory(axes: Any, sizes: list[str], curve: tuple[CurvePoint, ...]) -> 
     axes.legend()
 
 
-def _draw_wire(axes: Any, sizes: list[str], curve: tuple[CurvePoint, ...]) -> None:
+def _draw_wire(axes: Any, sizes: list[str], curve: "tuple[CurvePoint, ...]") -> None:
     lines: dict[str, list[int | None]] = {
         "dispatch": [point.wire.dispatch_without_router_weights for point in curve],
         "combine": [point.wire.combine_without_dedup for point in curve],

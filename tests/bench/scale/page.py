@@ -6,7 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from bench.scale.routers import TRIALS, Imbalance, imbalance, replayed
-from bench.scale.sizes import DEEPSEEK_V3, EP_SIZES, KIMI_K3, SHAPES, Point, Setting, Shape, point_of, why_not
+from bench.scale.sizes import (
+    DEEPSEEK_V3,
+    EP_SIZES,
+    KIMI_K3,
+    SHAPES,
+    Point,
+    Setting,
+    Shape,
+    device_for,
+    point_of,
+    time_bound,
+    why_not,
+)
 from torch import Tensor
 
 from vllm_megamoe.profiles.profile import REVISIONS
@@ -102,6 +114,21 @@ def load_rows(shape: Shape, tokens: int, ids: Tensor | None) -> list[list[object
     return lines
 
 
+def bound_rows(shape: Shape, setting: Setting) -> list[list[object]]:
+    """Least microseconds of a call, a line per skew, a column per EP size."""
+    lines: list[list[object]] = []
+    for name, skew in SKEWS.items():
+        cells = []
+        for size in EP_SIZES:
+            if why_not(shape, setting, size):
+                cells.append("-")
+                continue
+            bound = time_bound(shape, setting, size, skew)
+            cells.append(f"{bound.seconds * 1e6:.0f} {bound.by}")
+        lines.append([f"{shape.name}, {setting.profile} ({device_for(setting).name}), {name}", *cells])
+    return lines
+
+
 def _shown(found: Imbalance) -> str:
     return f"{found.median:.2f} ({found.worst:.2f})"
 
@@ -117,6 +144,10 @@ def page(ids: Tensor | None = None) -> str:
     grows = table(
         ["layer", "of a rank", "twice the rows", "twice the ranks", "twice the experts"],
         [line for shape, setting in settings for line in growth(shape, setting)],
+    )
+    bounds = table(
+        ["layer", *(f"EP {size}" for size in EP_SIZES)],
+        [line for shape, setting in settings for line in bound_rows(shape, setting)],
     )
     loads = "\n\n".join(
         f"### {shape.name}\n\n"
@@ -150,6 +181,14 @@ weights grow. With the number of experts the weights grow; the window grows only
 ## Sizes
 
 {sizes}
+
+## Least time of a layer
+
+Microseconds that one call of a layer takes at least on the fullest rank, and what decides, as `vllm-megamoe plan`
+bounds it: weights that are touched over the memory's bandwidth, multiply-adds over the peak, bytes over the link, of
+the vendors' figures. Popular experts are dealt out in turn here, so the fullest rank is as good as placement makes it.
+
+{bounds}
 
 ## Load of a rank
 

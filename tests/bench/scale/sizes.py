@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+from vllm_megamoe.plan.bounds import Bound, Step, bound_of, layers_work
+from vllm_megamoe.plan.facts import EngineFacts, MoeFacts
+from vllm_megamoe.plan.options import Options
+from vllm_megamoe.plan.plan import plan_layer
+from vllm_megamoe.profiles.devices import Device, device_of
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.limits import MOST_RANKS, limits_of
 from vllm_megamoe.profiles.profile import find_profile
@@ -103,3 +108,27 @@ def point_of(shape: Shape, setting: Setting, ep_size: int) -> Point:
         received_rows(profile, buffer),
         wire_bytes_per_token(profile, buffer, use_case=name),
     )
+
+
+def device_for(setting: Setting) -> Device:
+    """The device that `plan` takes for the product where the user names none.
+
+    Raises:
+        ValueError: profile `none`, which is no product's.
+    """
+    device = device_of(find_profile(setting.profile).product)
+    if device is None:
+        raise ValueError(f"{setting.profile} is no product; expected one that has a device")
+    return device
+
+
+def time_bound(shape: Shape, setting: Setting, ep_size: int, skew: float) -> Bound:
+    """The least time of one layer's call on the fullest rank, as `plan` bounds it (`plan.bounds`)."""
+    engine = EngineFacts("bfloat16", data_parallel=ep_size, expert_parallel=True, max_num_batched_tokens=setting.rows)
+    facts = MoeFacts(shape.name, shape.experts, shape.topk, shape.hidden, shape.intermediate)
+    # All rows in one call, whatever its workspace.
+    options = {"use_case": setting.use_case.value, "requant": "allow", "workspace_budget_gib": 1024}
+    plan = plan_layer(engine, facts, Options(profile=setting.profile, **options))
+    step = Step(tokens=setting.rows, sequences=setting.rows, seen=1, cached=1, skew=skew)
+    work = layers_work(plan, step, ep_size, setting.rows * ep_size, setting.rows)
+    return bound_of(work, device_for(setting))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOKENS = (1, 5, 16)
 VOCABULARY = 512
 FACTOR = 1.5
-BLOCK = Case("routing")
+BLOCK, DRAFTED = Case("routing"), Case("routing", shared=1)
 HASHED = engine.DEEPSEEK | {
     "architectures": ["DeepseekV4ForCausalLM"],
     "model_type": "deepseek_v4",
@@ -50,7 +50,7 @@ WITH_DRAFT = engine.DEEPSEEK | {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
     "n_routed_experts": EXPERTS,
-    "n_shared_experts": None,
+    "n_shared_experts": 1,
     "routed_scaling_factor": 1.0,
     "num_nextn_predict_layers": 1,
     "topk_method": "greedy",
@@ -126,7 +126,7 @@ def _draft(rank: "Rank", boundary: Boundary) -> dict[str, Any]:
             block = DeepseekV2MoE(
                 hf_config, own.parallel_config, own.quant_config, prefix=prefix, apply_routed_scale_to_output=True
             )
-        engine.load(block, checkpoint(BLOCK))
+        engine.load(block, checkpoint(DRAFTED))
         engine.finish_loading(own, block)
         options = {"is_draft_model": True} if name == "draft" else {}
         answer[name] = {n: engine.forward(config, block, rows_for("draft", n, HIDDEN), **options) for n in TOKENS}

@@ -53,6 +53,19 @@ def _truncated(place: Place) -> Malformed:
     return Malformed(file.name, (), "the file ends before its last tensor")
 
 
+def _trailing(place: Place) -> Malformed:
+    file = place.file_of(place.weight)
+    file.write_bytes(file.read_bytes() + bytes(24))
+    return Malformed(file.name, (), "bytes behind the last tensor, which the library refuses")
+
+
+def _broken_link(place: Place) -> Malformed:
+    file = place.file_of(place.weight)
+    file.unlink()
+    file.symlink_to(place.folder / "gone")
+    return Malformed(file.name, (), "a link to a file that is not there, as an interrupted download leaves it")
+
+
 def _long_header(place: Place) -> Malformed:
     file = place.file_of(place.weight)
     data = file.read_bytes()
@@ -126,6 +139,8 @@ def _pickle_only(place: Place) -> Malformed:
 
 FILE_FAULTS = {
     "truncated": Fault(always, _truncated),
+    "bytes-behind-last-tensor": Fault(always, _trailing, visible=None),
+    "broken-link": Fault(always, _broken_link, visible=None),
     "header-longer-than-file": Fault(always, _long_header),
     "offsets-behind-end": Fault(always, _offsets),
     "index-names-absent-file": Fault(_with_index, _index_names_absent_file, visible=False),

@@ -1,6 +1,7 @@
 """What a model takes on a rank: published cache sizes, hand-counted shares, and vLLM's own pipeline stages."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,17 @@ def test_linear_layers_take_what_their_file_keeps() -> None:
 )
 def test_bits_of_the_cache(config: dict[str, Any], side: dict[str, Any], asked: str, bits: int) -> None:
     assert cache_bits_of(config, side, asked) == bits
+
+
+def test_experts_are_counted_where_nothing_else_is_understood() -> None:
+    """Sizes around the experts never refuse a plan; layers without a number are counted too."""
+    odd = {**TINY, "num_key_value_heads": [2, 2, 2, 1, 1, 1]}
+    layers = read_model(odd, {}).layers
+    whole = read_whole(odd, layers)
+    assert "not counted" in whole.gaps[0]
+    assert "num_key_value_heads" in whole.gaps[0]
+    assert weights(odd, engine(4, 2)).routed == weights(TINY, engine(4, 2)).routed
+    plan = plan_of(draft_plan(engine(4, 2), layers, Options(profile="a3@9.2")))
+    nameless = [replace(layer, index=-1) for layer in layers]
+    found = rank_weights(read_whole(TINY, nameless), nameless, plan, lambda name: 16.0)
+    assert found.routed == weights(TINY, engine(4, 2)).routed

@@ -11,7 +11,7 @@ from vllm_megamoe.checkpoint.reading import StoredLayer
 from vllm_megamoe.checkpoint.recognise import MSMODELSLIM_FILES
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, values_of
 from vllm_megamoe.cli.checkpoint.opened import Opened, plans_of, progress
-from vllm_megamoe.cli.checkpoint.run_expert import Ran, Runner, weights_of
+from vllm_megamoe.cli.checkpoint.run_expert import Ran, Runner, finite, weights_of
 from vllm_megamoe.cli.checkpoint.run_group import Group, groups_of
 from vllm_megamoe.cli.checkpoint.schema import OWN, CheckedLayer, CheckReport
 from vllm_megamoe.errors import CheckpointError, ConfigError
@@ -101,7 +101,7 @@ def _run(opened: Opened, group: Group, against: StoredLayer | None, tokens: int)
     bounds = []
     try:
         for number in progress(range(group.count), group.count, f"layer {group.layer.index}, {group.part}"):
-            experts, original = group.expert(number), None
+            experts, original = finite(group.expert(number), f"{group.name}: {group.label(number)}"), None
             reference = weights_of(experts)
             if against is not None:
                 original = _original(group, number, against)

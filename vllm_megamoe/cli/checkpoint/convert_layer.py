@@ -24,9 +24,9 @@ from vllm_megamoe.checkpoint.stored.part import read_projection
 from vllm_megamoe.checkpoint.writing import Declared, data_of, in_order, write_file
 from vllm_megamoe.cli.checkpoint.journal import Journal, Written
 from vllm_megamoe.cli.checkpoint.opened import progress
-from vllm_megamoe.cli.checkpoint.run_expert import weights_of
+from vllm_megamoe.cli.checkpoint.run_expert import finite, weights_of
 from vllm_megamoe.errors import CheckpointError, ConfigError
-from vllm_megamoe.experts.canonical import DenseExperts, Experts, MxExperts
+from vllm_megamoe.experts.canonical import Experts, MxExperts
 from vllm_megamoe.experts.convert import fitted
 from vllm_megamoe.experts.operands import KINDS, to_operands
 from vllm_megamoe.experts.steps import to_mx
@@ -187,7 +187,7 @@ class _Routed:
 
     def make(self, number: int) -> _Made:
         where = f"{self._layer.name}.{number}"
-        source = _finite(self._stored.expert(number), where)
+        source = finite(self._stored.expert(number), where)
         plain = self._converted(source)
         if plain.kind != self._own.element:
             raise CheckpointError(
@@ -214,7 +214,7 @@ class _Shared:
         assert layer.shared is not None
         del plan
         case, spelling = choices.shared, stored.tensors.spelling
-        source = _finite(stored.shared_expert(), job.block)
+        source = finite(stored.shared_expert(), job.block)
         target = fitted(_scaled(source, case, choices.mx_scale), case, None, None, torch.bfloat16)
         self.entry = {"use_case": case.value, "element": target.kind, "source": layer.shared.experts_format.name}
         self._tensors: dict[str, Tensor] = {}
@@ -237,15 +237,6 @@ class _Shared:
     def make(self, number: int) -> _Made:
         del number
         return self._made
-
-
-def _finite(experts: Experts, where: str) -> Experts:
-    """The experts; raises CheckpointError where unquantised weights are no numbers. Scales are seen when read."""
-    if isinstance(experts, DenseExperts) and not math.isfinite(float(experts.w13.sum() + experts.w2.sum())):
-        raise CheckpointError(
-            f"{where}: its weights hold NaN or infinities; expected numbers. The checkpoint is damaged: copy it anew."
-        )
-    return experts
 
 
 def _scaled(experts: Experts, use_case: UseCase, mx_scale: MxScale) -> Experts:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vllm_megamoe.checkpoint.explained import conversion_step, conversion_steps
+from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts
 from vllm_megamoe.experts.convert import convert
 from vllm_megamoe.experts.operands import KINDS, ExpertOperands, LayerOperands, from_operands
@@ -42,6 +43,15 @@ def weights_of(experts: Experts) -> Weights:
         mx_dequantise_bytes(experts.w13[0], experts.w13_scale[0], experts.elem),
         mx_dequantise_bytes(experts.w2[0], experts.w2_scale[0], experts.elem),
     )
+
+
+def finite(experts: Experts, where: str) -> Experts:
+    """The experts; raises CheckpointError where unquantised weights are no numbers. Scales are seen when read."""
+    if isinstance(experts, DenseExperts) and not math.isfinite(float(experts.w13.sum() + experts.w2.sum())):
+        raise CheckpointError(
+            f"{where}: its weights hold NaN or infinities; expected numbers. The checkpoint is damaged: copy it anew."
+        )
+    return experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,8 @@ def _plan(env: Environment, served: Served) -> "PlanReport":
     from vllm_megamoe.cli.report.make import make_report
     from vllm_megamoe.cli.request import Request
 
-    product = PRODUCTS.get(env.host.built_for)
-    known = product is not None and env.host.wrapper is not None
-    options = {"profile": f"{product}@{revision_of(env.host.wrapper)}"} if known and env.host.wrapper else {}
+    product, wrapper = PRODUCTS.get(env.host.built_for), env.host.wrapper
+    options = {} if product is None or wrapper is None else {"profile": f"{product}@{revision_of(wrapper)}"}
     sizes = served.tensor_parallel, served.data_parallel, served.max_num_batched_tokens
     report, _, _ = make_report(read_files(served.model), Request(options, *sizes))
     return report

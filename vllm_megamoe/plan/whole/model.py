@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.read_config.defaults import with_defaults
 from vllm_megamoe.plan.read_config.keys import Keys
@@ -59,6 +60,9 @@ class WholeModel:
         return tuple(cache for block in self.blocks for cache in block.caches)
 
 
+_UNKNOWN = "the attention of this architecture is not known here: the layers around the experts are not counted"
+
+
 def read_whole(config: Mapping[str, Any], layers: Sequence[MoeFacts]) -> WholeModel:
     """Read a whole model.
 
@@ -79,19 +83,33 @@ def read_whole(config: Mapping[str, Any], layers: Sequence[MoeFacts]) -> WholeMo
     inner = str(named[0]) if isinstance(named, list | tuple) and named else ""
     body = body_of(architecture_of(whole), inner)
     moe = {layer.index: layer for layer in layers if not layer.draft}
-    blocks = [_block(body, keys, number, moe.get(number)) for number in range(count)]
     drafts = [layer for layer in layers if layer.draft]
-    blocks += [_draft(body, keys, count + place, layer) for place, layer in enumerate(drafts)]
+    gaps = [] if body.sure else ["the layers around the experts are read by common key names: about right"]
+    blocks: list[Block] = []
+    for number in range(count + len(drafts)):
+        draft = number >= count
+        try:
+            block = (
+                _draft(body, keys, number, drafts[number - count])
+                if draft
+                else _block(body, keys, number, moe.get(number))
+            )
+        except ConfigError as error:
+            # Sizes around the experts decide nothing but memory: what is not understood is said, and left out.
+            block, gaps = None, [f"the layers around the experts are not counted ({error})"]
+        if block is None:
+            gaps = gaps if gaps and "not counted" in gaps[0] else [_UNKNOWN]
+        blocks.append(block or Block(number, (), draft=draft))
     hidden, vocabulary = keys.integer("hidden_size", "d_model"), keys.integer("vocab_size")
     tied = bool(section.get("tie_word_embeddings", whole.get("tie_word_embeddings", False)))
     table = Tensors("embeddings", vocabulary * hidden, "tensor", read=tied)
     head = () if tied else (Tensors("embeddings", vocabulary * hidden, "tensor"),)
-    gaps = [] if body.sure else ["the layers around the experts are read by common key names: about right"]
-    if any(block is None for block in blocks):
-        gaps = ["the attention of this architecture is not known here: the layers around the experts are not counted"]
-    vision, seen = _vision(whole)
+    try:
+        vision, seen = _vision(whole)
+    except ConfigError as error:
+        vision, seen = [], [f"the vision tower is not counted ({error})"]
     return WholeModel(
-        tuple(block for block in blocks if block is not None),
+        tuple(blocks),
         (table, *vision),
         (Tensors("norms and the like", _final(keys, hidden)), *head),
         sum(_experts(body, layer) for layer in layers),

@@ -121,6 +121,10 @@ def rank_weights(
     planned = {kind_of(layer.facts): layer for layer in plan.layers}
     facts = {(layer.draft, layer.index): layer for layer in layers if not layer.draft}
     draft_facts = [layer for layer in layers if layer.draft]
+    numbers = {block.number for block in decoder}
+    # Layers whose number is not known (facts taught from outside) are spread evenly.
+    elsewhere = [layer for layer in layers if not layer.draft and layer.index not in numbers]
+    share = sum(_routed(layer, planned, engine) for layer in elsewhere) / engine.pipeline_parallel
     found = []
     for stage in range(engine.pipeline_parallel):
         last = stage == engine.pipeline_parallel - 1
@@ -128,7 +132,8 @@ def rank_weights(
         if last:
             inside += list(zip(drafts, draft_facts, strict=False))
         outside = (*(whole.before if stage == 0 else ()), *(whole.after if last else ()))
-        found.append(_stage(stage, inside, outside, planned, engine, bits, vocabulary_bits))
+        weights = _stage(stage, inside, outside, planned, engine, bits, vocabulary_bits)
+        found.append(replace(weights, routed=weights.routed + share))
     return max(found, key=lambda weights: weights.total)
 
 
@@ -151,7 +156,7 @@ def _stage(
     for block, moe in inside:
         layer = planned.get(kind_of(moe)) if moe is not None else None
         if moe is not None:
-            routed += layer.weight_bytes if layer is not None else _as_stored(moe, engine)
+            routed += _routed(moe, planned, engine)
         for tensors in block.tensors:
             if tensors.part == "shared experts" and moe is not None and moe.shared is not None and tensors.linear:
                 if layer is not None and layer.shared.mode == "fused":
@@ -169,6 +174,11 @@ def _stage(
         add(tensors.part, size)
         table += 0 if tensors.read else size
     return RankWeights(routed, parts, number, table)
+
+
+def _routed(moe: MoeFacts, planned: Mapping[MoeFacts, LayerPlan], engine: EngineFacts) -> float:
+    layer = planned.get(kind_of(moe))
+    return layer.weight_bytes if layer is not None else _as_stored(moe, engine)
 
 
 def _as_stored(moe: MoeFacts, engine: EngineFacts) -> float:
