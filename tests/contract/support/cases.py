@@ -96,11 +96,6 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("w8a8 shared", "a8w8-int", "W8A8_DYNAMIC", shared=1, tokens=SHORT),
         Case("second runner", shared=1, second_runner=True),
     ),
-    "950@9.1": (
-        Case("bf16", "a8w8-fp", options=FP8, tokens=SHORT),
-        Case("pieces", "a8w8-fp", options=FP8 | {"workspace_budget_gib": 0.05}, tokens=(LIMIT,)),
-        Case("mxfp8", "a8w8-fp", "W8A8_MXFP8", tokens=SHORT),
-    ),
     "950@9.2": (
         Case("bf16", "a8w8-fp", options=FP8),
         Case("narrow", "a8w8-fp", intermediate=768, options=FP8),
