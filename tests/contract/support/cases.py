@@ -93,7 +93,6 @@ CASES: dict[str, tuple[Case, ...]] = {
     "a3@9.2": (
         *_a2_a3(),
         Case("overlap", shared=2, scaling=2.5, theirs=OVERLAP, tokens=SHORT),
-        Case("w8a8 shared", "a8w8-int", "W8A8_DYNAMIC", shared=1, tokens=SHORT),
         Case("second runner", shared=1, second_runner=True),
     ),
     "950@9.2": (
