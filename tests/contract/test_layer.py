@@ -154,18 +154,6 @@ def test_weights_are_cast_one_expert_at_a_time(product: str, case: Case, answers
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
-def test_lists_are_of_the_layout_that_the_product_takes(product: str, answers: Any) -> None:
-    """950 of 9.1.0 takes one stack of all experts alone, all others a list with a matrix for each."""
-    case = CASES[product][0]
-    for answer in answers(product, case):
-        for call in calls_of(answer):
-            shapes = [weight["shape"] for weight in call["l1_weights"]]
-            experts = EXPERTS // RANKS
-            assert [len(shape) for shape in shapes] == ([3] if product == "950@9.1" else [2] * experts)
-            assert product != "950@9.1" or shapes[0][0] == experts
-
-
-@pytest.mark.parametrize("product", PRODUCTS)
 def test_a_step_above_the_capacity_of_a_call_takes_several(product: str, answers: Any) -> None:
     case = next(case for case in CASES[product] if case.name == "pieces")
     first, _ = answers(product, case)

@@ -93,13 +93,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "a3@9.2": (
         *_a2_a3(),
         Case("overlap", shared=2, scaling=2.5, theirs=OVERLAP, tokens=SHORT),
-        Case("w8a8 shared", "a8w8-int", "W8A8_DYNAMIC", shared=1, tokens=SHORT),
         Case("second runner", shared=1, second_runner=True),
-    ),
-    "950@9.1": (
-        Case("bf16", "a8w8-fp", options=FP8, tokens=SHORT),
-        Case("pieces", "a8w8-fp", options=FP8 | {"workspace_budget_gib": 0.05}, tokens=(LIMIT,)),
-        Case("mxfp8", "a8w8-fp", "W8A8_MXFP8", tokens=SHORT),
     ),
     "950@9.2": (
         Case("bf16", "a8w8-fp", options=FP8),

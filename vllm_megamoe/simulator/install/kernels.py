@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.simulator.graph import watching
-from vllm_megamoe.simulator.install import shared_mlp
 from vllm_megamoe.simulator.install.torch_device import DeviceMode
 
 _KEYS = {"PrivateUse1": "CPU"}
@@ -159,5 +158,4 @@ def define_ascend_operators() -> None:
     library.impl("moe_gating_top_k", moe_gating_top_k, "CPU")
     library.define(_HASH_SCHEMA)
     library.impl("moe_gating_top_k_hash", moe_gating_top_k_hash, "CPU")
-    shared_mlp.define(library)
     _libraries.append(library)

@@ -15,7 +15,6 @@ from torch.distributed.distributed_c10d import GroupName, ProcessGroup, ProcessG
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.simulator.device import Device
 from vllm_megamoe.simulator.install.kernels import npu_moe_gating_top_k, npu_swiglu
-from vllm_megamoe.simulator.install.shared_mlp import npu_dynamic_quant, npu_quant_matmul
 from vllm_megamoe.simulator.npu import Formats
 
 
@@ -92,8 +91,6 @@ def make_modules(npu: ModuleType, profile: Profile) -> dict[str, ModuleType]:
         "npu_format_cast": formats.npu_format_cast,
         "get_npu_format": formats.get_npu_format,
         "npu_swiglu": npu_swiglu,
-        "npu_dynamic_quant": npu_dynamic_quant,
-        "npu_quant_matmul": npu_quant_matmul,
         "npu_moe_gating_top_k": npu_moe_gating_top_k,
         "hifloat8": torch.uint8,
         "float4_e2m1fn_x2": torch.float4_e2m1fn_x2,
