@@ -4,7 +4,6 @@ import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import torch
 from contract.support import engine
@@ -28,28 +27,15 @@ def run(rank: "Rank") -> dict[str, Any]:
 
 
 def _run_one(case: Case, product: str, boundary: Boundary, rank: "Rank") -> dict[str, Any]:
-    with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": str(int(case.second_runner))}):
-        return _answer(case, product, boundary, rank)
-
-
-def _answer(case: Case, product: str, boundary: Boundary, rank: "Rank") -> dict[str, Any]:
     start = len(boundary.events)
     with Casts() as casts:
         config, block = build(case, rank)
     steps, answer = Steps(block), _shown(config, block) | {"casts": casts.seen}
-    assert config.use_v2_model_runner is case.second_runner
-    answer["rows"] = {n: forward(case, config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
+    answer["rows"] = {n: engine.forward(config, block, rows_for(case.name, n, HIDDEN)) for n in case.tokens}
     answer["events"] = boundary.since(start)
     answer["differs"] = steps.beside(case, product, answer["padded to"]) if answer["chunk"] * rank.size > LIMIT else []
     answer["above"] = _said(config, block, case)
     return answer
-
-
-def forward(case: Case, config: Any, block: Any, x: torch.Tensor) -> torch.Tensor:
-    """A step as the case's model runner brings it."""
-    step = engine.forward_second_runner if case.second_runner else engine.forward
-    out: torch.Tensor = step(config, block, x)
-    return out
 
 
 class Casts:
@@ -147,7 +133,7 @@ def _shown(config: Any, block: Any) -> dict[str, Any]:
 def _said(config: Any, block: Any, case: Case) -> str:
     """What the layer says to more tokens than were planned."""
     try:
-        forward(case, config, block, rows_for(case.name, ABOVE, HIDDEN))
+        engine.forward(config, block, rows_for(case.name, ABOVE, HIDDEN))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

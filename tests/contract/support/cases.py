@@ -23,7 +23,6 @@ class Case:
         tokens: of the steps.
         scaling: routed_scaling_factor.
         theirs: keys of additional_config that are vllm-ascend's own.
-        second_runner: whether vLLM's second model runner brings the rows.
     """
 
     name: str
@@ -36,7 +35,6 @@ class Case:
     tokens: tuple[int, ...] = (1, 5, 16, LIMIT)
     scaling: float = 1.0
     theirs: dict[str, Any] = field(default_factory=dict)
-    second_runner: bool = False
 
     @property
     def homes(self) -> list[tuple[str, int]]:
@@ -93,7 +91,6 @@ CASES: dict[str, tuple[Case, ...]] = {
     "a3@9.2": (
         *_a2_a3(),
         Case("overlap", shared=2, scaling=2.5, theirs=OVERLAP, tokens=SHORT),
-        Case("second runner", shared=1, second_runner=True),
     ),
     "950@9.2": (
         Case("bf16", "a8w8-fp", options=FP8),
@@ -103,7 +100,6 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("pieces", "a8w8-fp", options=FP8 | {"workspace_budget_gib": 0.05}, tokens=(LIMIT,)),
         Case("mxfp8", "a8w8-fp", "W8A8_MXFP8", tokens=SHORT),
         Case("overlap fused", "a8w8-fp", shared=2, fused=True, theirs=OVERLAP, options=FP8, tokens=SHORT),
-        Case("second runner", "a8w8-fp", second_runner=True, options=FP8),
         Case("mxfp8 fused", "a8w8-fp", "W8A8_MXFP8", shared=1, fused=True, tokens=SHORT),
         Case("w4a8 mxfp", "a8w4-fp", "W4A8_MXFP", tokens=SHORT),
         Case("mxfp4", "a4w4-fp", "W4A4_MXFP4", tokens=SHORT),

@@ -225,20 +225,6 @@ def forward(vllm_config: Any, block: Any, x: Any, **options: Any) -> Any:
         return block(x)
 
 
-def forward_second_runner(vllm_config: Any, block: Any, x: Any) -> Any:
-    """One step as vLLM's second model runner makes it: its own context, and vllm-ascend's additions by its platform."""
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.forward_context import set_forward_context
-
-    with (
-        torch.inference_mode(),
-        set_current_vllm_config(vllm_config),
-        set_forward_context(None, vllm_config, num_tokens=len(x)),
-    ):
-        return block(x)
-
-
 def wait_for(place: Path, limit_s: float = 120.0) -> Path:
     """The place, once another rank has made it.
 
