@@ -79,7 +79,8 @@ class Slots:
             self._filled.add(slot)
         else:
             (made,) = to_operands(target, self.use_case)
-            self._place(slot, made, target.likeness, (target.hidden, target.intermediate))
+            sizes = target.hidden, target.intermediate
+            self._place(slot, made, target.likeness, sizes, keep=not _share(made, experts))
 
     def put_operands(self, slot: int, made: ExpertOperands, sizes: tuple[int, int]) -> None:
         """Copy operands that are of the use case already, as the package's own format stores them.
@@ -106,7 +107,7 @@ class Slots:
     def _place(
         self, slot: int, made: ExpertOperands, likeness: str, sizes: tuple[int, int], *, keep: bool = True
     ) -> None:
-        """`keep`: whether the operands' own memory may become the slot's."""
+        """`keep`: whether the operands' own memory may become the slot's; not where it is the caller's."""
         if not self._filled:
             self._likeness, self._sizes = likeness, sizes
             if self._stacked or not on_npu(made.l1.device):
@@ -159,3 +160,16 @@ class Slots:
             ExpertOperands(**{n: stack[slot] for n, stack in self._stacks.items() if stack is not None})
             for slot in range(count)
         ]
+
+
+def _share(made: ExpertOperands, experts: Experts) -> bool:
+    """Whether an operand is a view of what it was made of: a weight that is stored as it arrives.
+
+    Its owner may change it later (a trainer its weights, on the device too), and an expert that moves to another rank
+    is overwritten.
+    """
+    owned = {
+        t.untyped_storage().data_ptr() for f in fields(experts) if isinstance(t := getattr(experts, f.name), Tensor)
+    }
+    parts = (getattr(made, name) for name in _NAMES)
+    return any(inner(part).untyped_storage().data_ptr() in owned for part in parts if part is not None)
