@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CALLS, ROUNDS = 100, 15
+ANSWER = "AROUND "
+"""Before the JSON of a process that measures: vLLM's log goes to the same place."""
 
 
 class Dispatched(TorchDispatchMode):

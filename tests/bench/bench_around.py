@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.around_calls import ANSWER
 from bench.page import put_section
 
 TITLE = "## Around the operator"
@@ -31,7 +32,7 @@ def tell(text: str) -> None:
 
 def on_cpu() -> Found:
     tell("around the operator, vLLM's CPU build")
-    return dict(json.loads(_last_line([sys.executable, "-m", "bench.around_cpu"])))
+    return dict(json.loads(_answer([sys.executable, "-m", "bench.around_cpu"])))
 
 
 def on_ascend(python: Path) -> Found:
@@ -39,16 +40,17 @@ def on_ascend(python: Path) -> Found:
     found: Found = {}
     for product in PRODUCTS:
         tell(f"around the operator, vllm-ascend on {product}")
-        answer = json.loads(_last_line([str(python), "-m", "bench.around_ascend", product]))
+        answer = json.loads(_answer([str(python), "-m", "bench.around_ascend", product]))
         for form, paths in answer.items():
             found |= {f"{NAMES[path]}, {product}, {form}": paths[path] for path in NAMES}
     return found
 
 
-def _last_line(command: list[str]) -> str:
+def _answer(command: list[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path[:1], os.getcwd(), "tests"]))}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith(ANSWER))
+    return line.removeprefix(ANSWER)
 
 
 def section(found: Found) -> str:

@@ -76,7 +76,9 @@ def rates(folder: Path, options: dict[str, Any] | None, tokens: int) -> Rates:
     for count in SEQUENCES:
         # The shortest of two: whatever else the machine does only adds time.
         first, more = (min(seconds(count, 16, new) for _ in range(2)) for new in (1, 1 + tokens))
-        found[f"decode, {count} sequences"] = count * tokens / max(more - first, 1e-9)
+        if more <= first:
+            raise RuntimeError(f"{tokens} tokens more took {more - first:.2f} s: the machine is too busy to measure")
+        found[f"decode, {count} sequences"] = count * tokens / (more - first)
     return found
 
 

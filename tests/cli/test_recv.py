@@ -47,4 +47,4 @@ def test_json(model: str) -> None:
 def test_bad_usage(model: str) -> None:
     done = run("plan", model, *LINE, "--compare", "all")
     assert done.exit_code == 2
-    assert "drop --compare and --plot" in done.output
+    assert "drop --compare, --plot and --search" in done.output

@@ -2,17 +2,16 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from cli import pairs
-from families.checkpoints import make_checkpoint
-from families.models import FAMILIES
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+
+from vllm_megamoe.testing.checkpoints import write_checkpoint
 
 SIZES = {"hidden_size": 1024, "num_hidden_layers": 2, "moe_intermediate_size": 256, "num_nextn_predict_layers": 0}
 KINDS = {"routed": "W4A8_MXFP", "shared": "W8A8_MXFP8"}
@@ -24,9 +23,8 @@ def write(folder: Path, prompts: list[list[int]]) -> list[Tensor]:
     Returns:
         For each prompt float64 [tokens - 1, vocabulary].
     """
-    family = FAMILIES["deepseek_v3"]
     plain, target = folder.with_name("plain"), folder
-    make_checkpoint(replace(family, settings={**family.settings, **SIZES}), plain, prompts)
+    write_checkpoint("deepseek_v3", "bf16", plain, **SIZES)
     tensors = _named({name: w for file in plain.glob("*.safetensors") for name, w in load_file(file).items()})
     quantised, types, numbers = {}, {}, {}
     for name, w in tensors.items():

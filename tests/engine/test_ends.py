@@ -5,7 +5,6 @@ on one rank, one prompt after the other.
 """
 
 import os
-import resource
 import signal
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from engine.ends import LIMIT_S, TP2, Life, healthy, started, under_traffic
 from engine.engines import EAGER, FLOAT32, Engines, Prompts
-from engine.traffic import Answer, alone, stream
+from engine.traffic import Answer, alone
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
@@ -72,18 +71,3 @@ def test_under_traffic(how: str, checkpoint: str, prompts: Prompts, expected: Pr
             assert "died unexpectedly" in life.text()
         else:
             assert any("told to stop" in answer.error for answer in answers), answers
-
-
-def test_a_full_disk_stops_no_answer_and_an_idle_worker_that_is_killed_ends_the_server(
-    checkpoint: str, prompts: Prompts, expected: Prompts, tmp_path: Path
-) -> None:
-    """From some moment on no line of any process reaches the log: files must not grow (RLIMIT_FSIZE, an OSError)."""
-    with healthy(checkpoint, TP2, tmp_path / "log.txt", VLLM_MEGAMOE_LOAD_LOG_STEPS="1") as life:
-        blocks = life.blocks()
-        full = life.log.stat().st_size
-        for pid in life.process.members():
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (full, full))
-        assert stream(life.client, prompts[0], 60).tokens == expected[0][:60]
-        assert life.log.stat().st_size == full, "a line was logged all the same"
-        os.kill(life.workers()[1], signal.SIGKILL)
-        check_end(life, blocks)

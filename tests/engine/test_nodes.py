@@ -64,7 +64,9 @@ def test_two_hosts_answer_as_one_and_a_lost_host_ends_the_other(
         assert first.gone_after() < LIMIT_S, first.text()[-3000:]
         assert [block for block in blocks if block.exists()] == []
         last = first.text().splitlines()[-12:]
-        assert any(line.startswith("The connection to a rank of this engine on 127.0.0.") for line in last), last
+        # Whoever misses the rank first speaks: a call of the operator, or vLLM's own exchange of row counts.
+        said = ("the connection to rank 1 broke", "The connection to a rank of this engine on 127.0.0.")
+        assert any(sentence in line for line in last for sentence in said), last
 
 
 NAMED = ("option workspace_budget_gib", "option fuse_shared_experts", "HCCL_BUFFSIZE", "checkpoint weights")

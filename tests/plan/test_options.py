@@ -7,7 +7,7 @@ import pytest
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.options import Options
 
-# Names and defaults as the design fixes them.
+# Names and defaults as the design fixes them, and a placement of experts behind them.
 FIXED = {
     "profile": None,
     "topology": "auto",
@@ -22,6 +22,7 @@ FIXED = {
     "max_recv_token_num": 0,
     "allow_token_drop": False,
     "workspace_budget_gib": 2.0,
+    "expert_placement": None,
 }
 
 

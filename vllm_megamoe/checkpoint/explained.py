@@ -137,11 +137,14 @@ def conversion_step(values: Tensor, kind: Kind) -> Tensor:
     elem = _elem(kind)
     rows, columns = values.shape
     groups = torch.nn.functional.pad(magnitude, (0, -columns % GROUP)).view(rows, -1, GROUP)
-    # The quantiser looks at bfloat16, which may round a magnitude up to the next power of two.
-    largest = groups.bfloat16().float().amax(dim=2)
+    # Of bfloat16 numbers the quantiser looks at bfloat16, which may round a magnitude up to the next power of two; of
+    # codes with scales at float32, which does not. So codes may be as coarse as of the first, and saturate as of the
+    # second.
+    largest = groups.amax(dim=2)
     floor = torch.exp2(torch.floor(torch.log2(largest)) - EMAX[elem]).nan_to_num(0.0)
+    coarse = torch.exp2(torch.floor(torch.log2(largest.bfloat16().float())) - EMAX[elem]).nan_to_num(0.0)
     # A quantiser that never saturates takes the next power of two there.
-    scale = torch.where(largest > floor * MAX_VALUE[elem], 2 * floor, floor)
+    scale = torch.where(largest > coarse * MAX_VALUE[elem], 2 * coarse, coarse)
     scale, floor = (each.repeat_interleave(GROUP, dim=1)[:, :columns] for each in (scale, floor))
     bits = {"e4m3": 3, "e5m2": 2, "e2m1": 1}[elem]
     least_normal = {"e4m3": -6, "e5m2": -14, "e2m1": 0}[elem]

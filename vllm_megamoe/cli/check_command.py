@@ -26,6 +26,8 @@ UseCase = Annotated[str | None, typer.Option(help="auto, a16w16, a8w8-int, a8w4-
 Requant = Annotated[str | None, typer.Option(help="strict, or allow for a lossy conversion.")]
 Profile = Annotated[str | None, typer.Option(help="As for plan; by default VLLM_MEGAMOE_PROFILE, else none.")]
 Tokens = Annotated[int, typer.Option(min=1, max=4096, help="Rows that each expert gets.")]
+_LOGPROBS = "A text with a prompt a line: serve the checkpoint, compare with what its numbers mean."
+Logprobs = Annotated[Path | None, typer.Option(help=_LOGPROBS, show_default=False)]
 Plot = Annotated[Path | None, typer.Option(help="Draw errors over layers (.png, .svg, .pdf).", show_default=False)]
 
 EPILOG = """\
@@ -34,6 +36,8 @@ Examples:
 vllm-megamoe check ./Qwen3-30B-A3B-w8a8 --against ./Qwen3-30B-A3B --layers 0-3
 
 vllm-megamoe check ./Qwen3-30B-A3B --use-case a8w8-fp --requant allow --plot errors.png
+
+vllm-megamoe check ./Qwen3-30B-A3B-w8a8 --logprobs prompts.txt
 
 vllm-megamoe check --backend cann
 
@@ -51,6 +55,7 @@ def check(
     layers: Layers = None,
     tokens: Tokens = 32,
     plot: Plot = None,
+    logprobs: Logprobs = None,
     backend: Backend = "cpu",
     report_file: Annotated[Path, typer.Option("--report", help=_REPORT)] = Path("megamoe-device-report.json"),
     json: Json = False,
@@ -72,6 +77,17 @@ def check(
     if checkpoint is None:
         raise ConfigError("check: no CHECKPOINT; expected the folder of one, or --backend cann on a host with NPUs.")
     given = megamoe_options(options)
+    if logprobs is not None:
+        if against or plot or layers:
+            raise ConfigError(
+                "--logprobs: serves the whole model; expected no --against, --plot or --layers beside it."
+            )
+        from vllm_megamoe.cli.checkpoint.check_text import print_logprobs
+        from vllm_megamoe.cli.checkpoint.served import compare, read_prompts
+
+        answers = compare(checkpoint, read_prompts(logprobs), given)
+        print_whole(answers.model_dump_json(indent=2)) if json else print_logprobs(answers)
+        return
     if plot is not None:
         check_plot(plot)
     from vllm_megamoe.cli.checkpoint.check_text import show

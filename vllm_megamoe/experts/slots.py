@@ -1,5 +1,6 @@
 """The operands of a layer's experts, filled one expert at a time, and filled again in the memory that they have."""
 
+import mmap
 from dataclasses import fields, replace
 
 import torch
@@ -151,9 +152,9 @@ class Slots:
         self._stacks = {n: None if part is None else empty_stack(part, count) for n, part in parts.items()}
         for stack in self._stacks.values():
             if stack is not None and not on_npu(stack.device):
-                # The kernel gives pages when they are first written: here on all of torch's cores at once, while a
-                # matrix is transposed on one.
-                inner(stack).view(torch.uint8).fill_(0)
+                # The kernel gives a page when it is first written: here on all of torch's cores at once, while torch
+                # transposes a matrix on one.
+                inner(stack).view(torch.uint8).view(-1)[:: mmap.PAGESIZE] = 0
         self._slots = [
             ExpertOperands(**{n: stack[slot] for n, stack in self._stacks.items() if stack is not None})
             for slot in range(count)

@@ -34,11 +34,25 @@ def to_nz(matrix: Tensor, c0: int, out: Tensor | None = None) -> Tensor:
     short = -columns % c0, -rows % FRACTAL_ROWS
     if any(short):
         matrix = pad(matrix, (0, short[0], 0, short[1]))
-    blocks = matrix.reshape(*lead, -(-rows // FRACTAL_ROWS), FRACTAL_ROWS, -(-columns // c0), c0)
+    high, wide = -(-rows // FRACTAL_ROWS), -(-columns // c0)
+    shape = (*lead, wide, high, FRACTAL_ROWS, c0)
+    place = torch.empty(shape, dtype=matrix.dtype, device=matrix.device) if out is None else out
+    if out is not None and _in_words(matrix, c0):
+        # Rows of a block are moved eight bytes at a time; not where torch.compile traces, which cannot follow.
+        matrix, moved = matrix.view(torch.int64), place.view(torch.int64)
+    else:
+        moved = place
+    blocks = matrix.reshape(*lead, high, FRACTAL_ROWS, wide, moved.shape[-1])
     # [..., R/16, 16, C/c0, c0] -> [..., C/c0, R/16, 16, c0]
-    ordered = blocks.movedim(-2, -4)
-    place = torch.empty(ordered.shape, dtype=matrix.dtype, device=matrix.device) if out is None else out
-    return place.copy_(ordered)
+    moved.copy_(blocks.movedim(-2, -4))
+    return place
+
+
+def _in_words(matrix: Tensor, c0: int) -> bool:
+    """Whether rows of blocks lie in whole int64 words of the matrix's memory."""
+    size = matrix.element_size()
+    starts = matrix.storage_offset(), c0, *matrix.stride()[:-1]
+    return matrix.stride(-1) == 1 and all(number * size % 8 == 0 for number in starts)
 
 
 def from_nz(stored: Tensor, rows: int, columns: int) -> Tensor:

@@ -203,6 +203,22 @@ def tiny_engine(model: str, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
     }
 
 
+TokenRows = list[tuple[float, bool]]  # of a prompt's tokens but the first: log-probability, and whether the likeliest
+
+
+def of_prompts(llm: Any, prompts: Sequence[str]) -> tuple[list[TokenRows], str]:
+    """A step: what an engine finds of each prompt's own tokens, and the use cases of its layers."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+    rows = []
+    for output in llm.generate(list(prompts), params, use_tqdm=False):
+        told = list(zip(output.prompt_token_ids, output.prompt_logprobs, strict=True))[1:]
+        rows.append([(row[token].logprob, row[token].rank == 1) for token, row in told])
+    layers = (getattr(module, "mega_moe", None) for module in model_of(llm).modules())
+    return rows, ", ".join(dict.fromkeys(layer.plan.use_case.value for layer in layers if layer is not None))
+
+
 def all_logprobs(llm: Any, prompts: list[list[int]]) -> list[Any]:
     """Step: float32 [tokens - 1, vocabulary] for each prompt, after each of its tokens but the last."""
     import torch

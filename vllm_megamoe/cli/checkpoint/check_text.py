@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport, ConvertReport
+from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport, ConvertReport, LogprobsReport
 from vllm_megamoe.cli.checkpoint.show_text import print_problems
 from vllm_megamoe.cli.show.rows import make_console, size
 
@@ -60,6 +60,30 @@ _REMEDY = {
     True: "Report this with the name of the checkpoint: a conversion of this package is wrong.",
 }
 """By whether the checkpoint was judged by its own numbers."""
+
+
+def print_logprobs(report: LogprobsReport) -> None:
+    """A line for each prompt; the worst one below."""
+    console = make_console(width=120)
+    console.print(
+        Text(f"{report.model}, served as {report.use_case}, against its own numbers in float32", style="bold")
+    )
+    table = Table()
+    for column in ("prompt", "tokens", "logprobs off (rms)", "worst token", "perplexity", "meant", "another best"):
+        table.add_column(column, overflow="fold")
+    for one in report.prompts:
+        table.add_row(
+            f"{one.number}: {one.prompt}",
+            str(one.tokens),
+            f"{one.rms:.4f}",
+            f"{one.worst_token} ({one.worst_difference:+.4f})",
+            f"{one.perplexity_served:.3f}",
+            f"{one.perplexity_meant:.3f}",
+            str(one.other_best),
+        )
+    console.print(table)
+    worst = report.prompts[report.worst]
+    console.print(f"Worst prompt: {worst.number}, token {worst.worst_token}: {worst.prompt!r}")
 
 
 def print_converted(report: ConvertReport) -> None:

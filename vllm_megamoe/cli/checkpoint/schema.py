@@ -187,6 +187,46 @@ class CheckReport(_Part):
     notes: tuple[str, ...] = ()
 
 
+class PromptReport(_Part):
+    """What a served checkpoint finds of a prompt's tokens, beside the model that it means.
+
+    Attributes:
+        number, prompt: which one; its beginning.
+        tokens: that were compared, all but the first.
+        rms: of the differences of their log-probabilities.
+        worst_token, worst_difference: the place of the largest difference, and it: served minus meant.
+        perplexity_served, perplexity_meant: of the prompt.
+        other_best: tokens that only one of the two finds likeliest.
+    """
+
+    number: int
+    prompt: str
+    tokens: int
+    rms: float
+    worst_token: int
+    worst_difference: float
+    perplexity_served: float
+    perplexity_meant: float
+    other_best: int
+
+
+class LogprobsReport(_Part):
+    """What `check CHECKPOINT --logprobs PROMPTS --json` prints.
+
+    Attributes:
+        model: what was served.
+        use_case: of its layers.
+        prompts: in order.
+        worst: number of the prompt with the largest rms.
+    """
+
+    schema_version: int = 1
+    model: str
+    use_case: str
+    prompts: tuple[PromptReport, ...]
+    worst: int
+
+
 class ConvertedLayer(_Part):
     """Routed experts of a layer in the package's own format, or its shared ones.
 
