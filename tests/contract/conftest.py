@@ -51,7 +51,7 @@ def a3_pair() -> dict[str, list[Any]]:
     """Scenes of two ranks on A3."""
     from contract.support.launch import run
 
-    return run("a3@9.2", ["golden", "mask", "golden_pair", "captured"], ranks=2)
+    return run("a3@9.2", ["golden", "mask", "golden_pair"], ranks=2)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,23 @@ def a950_pair() -> dict[str, list[Any]]:
     """Scenes of two ranks on 950."""
     from contract.support.launch import run
 
-    return run("950@9.2", ["golden", "golden_pair", "captured"], ranks=2)
+    return run("950@9.2", ["golden", "golden_pair"], ranks=2)
+
+
+@pytest.fixture(scope="session")
+def a3_graphs() -> dict[str, list[Any]]:
+    """Graphs on A3, in processes that nothing else watches: a look at values would break a capture."""
+    from contract.support.launch import run
+
+    return run("a3@9.2", ["captured", "compiled"], ranks=2)
+
+
+@pytest.fixture(scope="session")
+def a950_graphs() -> dict[str, list[Any]]:
+    """Graphs on 950."""
+    from contract.support.launch import run
+
+    return run("950@9.2", ["captured"], ranks=2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,7 +26,7 @@ SAID = {
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, product: str) -> list[dict[str, Any]]:
-    pair = request.getfixturevalue("a950_pair" if product.startswith("950") else "a3_pair")
+    pair = request.getfixturevalue("a950_graphs" if product.startswith("950") else "a3_graphs")
     return list(pair["captured"])
 
 

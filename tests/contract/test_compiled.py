@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 from contract.scenes.compiled import NAMES, TOKENS
-from contract.support.cases import HIDDEN, RANKS
+from contract.support.cases import HIDDEN
 
 
-@pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
-    from contract.support.launch import run
-
-    return run("a3@9.2", ["compiled"], ranks=RANKS)["compiled"]
+@pytest.fixture
+def ranks(a3_graphs: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return a3_graphs["compiled"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,6 @@ SAID: dict[str, tuple[str, ...]] = {
     "one rank": ("ep_world_size=1",),
     "lora": ("LoRA on experts (experts)", "Drop experts from --lora-target-modules"),
     "eplb": ("expert-parallel load balancing is on", "Drop --enable-eplb"),
-    "their eplb": ("eplb_config.dynamic_eplb = True; expected experts that stay as loaded",),
     "their map": ("eplb_config.expert_map_path = 'map.json'",),
     "mix_placement": ("mix_placement = True",),
     "xlite": ("xlite_graph_config.enabled = true",),

@@ -24,7 +24,6 @@ CASES: dict[str, Change] = {
     "one rank": {"tensor_parallel_size": 1, "distributed_executor_backend": None},
     "lora": {"enable_lora": True, "lora_target_modules": ["experts"]},
     "eplb": {"enable_eplb": True},
-    "their eplb": _given(eplb_config={"dynamic_eplb": True}),
     "their map": _given(eplb_config={"expert_map_path": "map.json"}),
     "mix_placement": _given(mix_placement=True),
     "xlite": _given(xlite_graph_config={"enabled": True}),
