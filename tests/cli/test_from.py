@@ -222,3 +222,14 @@ def test_sleep_mode_goes_on_the_cpu_and_stays_for_an_npu(model: str) -> None:
     kept = report("--from", line, "--profile", "a3@9.1")
     assert steps(kept)["drop"] == []
     assert "--enable-sleep-mode" in kept["command"]
+
+
+def test_dynamic_balancing_stays_for_an_npu_and_other_layouts_go(model: str) -> None:
+    config = '{"eplb_config": {"dynamic_eplb": true, "num_redundant_experts": 8}}'
+    line = f"vllm serve {model} -tp 4 --enable-expert-parallel --additional-config '{config}'"
+    found = report("--from", line, "--profile", "a3@9.2")
+    assert [what for what in steps(found)["drop"] if "eplb" in what] == [
+        "--additional-config eplb_config.num_redundant_experts (8)"
+    ]
+    assert '"dynamic_eplb": true' in found["command"]
+    assert "num_redundant_experts" not in found["command"]

@@ -14,7 +14,9 @@ from vllm_megamoe.plan.options import KEY, misplaced
 
 _BACKEND = "The operator is the experts' backend; another one would build the layers for itself."
 _EXCHANGE = "The operator moves the rows itself; vLLM's own exchange is never called."
-_MOVES = "The operator keeps the experts as they were loaded."
+_MOVES = 'The megamoe option "expert_placement" says where experts stand, redundant ones too.'
+_NOT_OURS = ("expert_map_path", "num_redundant_experts")
+"""Keys of `eplb_config` that the Ascend lane rejects (lanes/ascend/config_stage.py); its dynamic_eplb it takes."""
 
 DROPPED_ON_CPU: Mapping[str, str] = {
     "enable-sleep-mode": "vLLM's CPU platform rejects sleep mode; for an NPU (--profile a3@9.1, say) it stays.",
@@ -89,7 +91,9 @@ def drop_foreign(line: ServeLine, *, npu: bool) -> tuple[ServeLine, list[Step]]:
         else:
             kept.append(flag)
     line = replace(line, flags=tuple(kept))
-    for change in (_keys, _nested_backends, _variables):
+    line, found = _keys(line, npu=npu)
+    steps += found
+    for change in (_nested_backends, _variables):
         line, found = change(line)
         steps += found
     return line, steps
@@ -124,13 +128,22 @@ def _why_not(flag: Flag, *, npu: bool) -> str:
     return ""
 
 
-def _keys(line: ServeLine) -> tuple[ServeLine, list[Step]]:
+def _keys(line: ServeLine, *, npu: bool) -> tuple[ServeLine, list[Step]]:
     config = line.additional_config()
-    gone = [key for key in config if key in DROPPED_KEYS]
+    balancing = config.get("eplb_config") if npu else None
+    kept = {"eplb_config"} if isinstance(balancing, Mapping) else set()
+    gone = [key for key in config if key in DROPPED_KEYS and key not in kept]
     left = {key: value for key, value in config.items() if key not in gone}
     steps = [
         Step(action="drop", what=f"--additional-config {key} ({config[key]!r})", why=DROPPED_KEYS[key]) for key in gone
     ]
+    for key in _NOT_OURS:
+        if isinstance(balancing, Mapping) and balancing.get(key):
+            gone.append(key)
+            steps.append(
+                Step(action="drop", what=f"--additional-config eplb_config.{key} ({balancing[key]!r})", why=_MOVES)
+            )
+            left["eplb_config"] = {name: value for name, value in left["eplb_config"].items() if name != key}
     return (_with_json(line, "additional-config", left) if gone else line), steps
 
 
