@@ -28,6 +28,7 @@ def mxfp8(codes: Raw, scale: Raw) -> Any:
     return codes.numbers() * np.repeat(2.0 ** (scale.bits.astype(np.float64) - 127), 32, axis=1)
 
 
+@pytest.mark.full
 def test_shared_experts_in_another_type(tmp_path: Path, shared_dir: Path) -> None:
     """Codes by the floor rule from the BF16 weights, `show` and `check` know them, all else is kept."""
     base, own = shared_dir / "fixtures" / FIXTURE, tmp_path / "own"

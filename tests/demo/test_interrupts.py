@@ -35,12 +35,14 @@ def test_while_it_waits_for_a_server(start: Callable[..., DemoRun], number: int)
     interrupt(run, number)
 
 
+@pytest.mark.full
 def test_while_it_waits_for_an_answer(start: Callable[..., DemoRun]) -> None:
     run = start(mode="hangs")
     run.wait_until(log_says(run.cache.log("server"), "chat hangs"))
     interrupt(run, signal.SIGINT)
 
 
+@pytest.mark.full
 def test_while_the_server_is_kept(start: Callable[..., DemoRun]) -> None:
     run = start("--keep")
     run.wait_until(lambda: "the server stays at" in run.output())
@@ -67,6 +69,7 @@ def test_in_the_moment_in_which_a_program_starts(start: Callable[..., DemoRun]) 
     assert session_members(session) == []
 
 
+@pytest.mark.full
 def test_without_one_the_stubborn_child_is_ended_too(start: Callable[..., DemoRun]) -> None:
     run = start()
     run.wait_until(log_says(run.cache.log("server"), "stubborn child is up"))

@@ -25,6 +25,7 @@ def test_tells_all_and_keeps_the_baseline(start: Callable[..., DemoRun]) -> None
     assert second.output().count("vllm serve") == 1
 
 
+@pytest.mark.full
 def test_says_how_long_it_takes_and_took_and_what_it_waits_for(start: Callable[..., DemoRun]) -> None:
     """An estimate first, our own words while it waits, the total last; vLLM's log lines stay in the log."""
     first = start()
@@ -46,6 +47,7 @@ def test_says_how_long_it_takes_and_took_and_what_it_waits_for(start: Callable[.
     assert int(shorter[1]) < int(estimate[1])
 
 
+@pytest.mark.full
 def test_load_counts_what_the_demo_asked(start: Callable[..., DemoRun]) -> None:
     """The fake adds (layer + expert) to each expert per request."""
     run = start()
@@ -65,6 +67,7 @@ def test_a_wrong_model_fails_the_demo(start: Callable[..., DemoRun]) -> None:
     assert "log-probabilities differ by 0.3000" in run.output()
 
 
+@pytest.mark.full
 def test_options_reach_the_server_and_lift_the_limit(start: Callable[..., DemoRun]) -> None:
     run = start("--", "--max-model-len", "77", shift=0.3)
     assert run.wait() == 0, run.output()

@@ -56,6 +56,7 @@ def test_a_product_that_is_none_ends_the_run_with_the_right_ones(tmp_path: Path,
     assert "Traceback" not in found.stdout + found.stderr
 
 
+@pytest.mark.full
 def test_names_that_are_none_are_errors_with_the_right_ones(tmp_path: Path) -> None:
     text = (
         "def test_family(megamoe_checkpoint): megamoe_checkpoint('qwen9')\n"
@@ -96,6 +97,7 @@ def test_the_twin_has_the_products_rules(megamoe_twin):
 """
 
 
+@pytest.mark.full
 def test_twin_and_simulator_until_the_test_ends(tmp_path: Path) -> None:
     found = run(tmp_path, SIMULATED)
     assert "3 passed" in found.stdout, found.stdout + found.stderr
@@ -118,6 +120,7 @@ def test_another_product_is_an_error(megamoe_simulator):
 """
 
 
+@pytest.mark.full
 def test_a_whole_session_on_a_simulated_npu(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("import torch_npu  # a conftest may look for it\n")
     found = run(tmp_path, WHOLE, "--megamoe-simulator", "950@9.2")

