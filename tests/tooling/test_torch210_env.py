@@ -3,14 +3,18 @@
 import ctypes
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tools.lock import LOCK
-from tools.setup_env.pins import find_pin, read_pins
+from tools.setup_env import stamp
+from tools.setup_env.pins import Pin, find_pin, read_pins
+from tools.setup_env.places import ROOT
+from tools.setup_env.stamp import OWN_NAME
 from tools.torch210_env import stand_ins
-from tools.torch210_env.__main__ import HERE
+from tools.torch210_env.__main__ import HERE, Torch210Places
 
 OWN = HERE / "requirements.lock"
 
@@ -53,3 +57,19 @@ def test_nothing_is_made_where_nothing_lacks(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     stand_ins.write(tmp_path, tmp_path / "log")
     assert list(tmp_path.rglob("*.so*")) == []
+
+
+def test_a_whole_environment_needs_nothing(tmp_path: Path) -> None:
+    """Its lock has no vLLM, so no stub of vLLM is missed."""
+    places = Torch210Places(ROOT, tmp_path / "venv")
+    site_packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    places.python.parent.mkdir(parents=True)
+    places.python.symlink_to(sys.executable)
+    pins = read_pins(OWN)
+    for pin in [*pins, Pin(OWN_NAME, "0")]:
+        folder = site_packages / f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {pin.name}\nVersion: {pin.version}\n")
+        (folder / "RECORD").write_text("")
+    stamp.write(places)
+    assert stamp.reason_to_run(places, pins) is None

