@@ -5,7 +5,7 @@ request in flight never gets another token by then, so with a patient client the
 requests get an error with the reason, as they do when an engine dies.
 
 While it starts, SIGTERM raises KeyboardInterrupt wherever the main thread is. Raised in some callback it is lost, and
-the server goes on to serve (seen once in some ten starts). So the signal is sent again when the server is ready.
+the server goes on to serve (seen once). So the signal is sent again when the server is ready.
 """
 
 import functools
