@@ -41,7 +41,7 @@ def check_answers(answers: list[Answer], expected: Prompts) -> None:
     assert any(answer.error for answer in answers), "all were answered before the server was hit"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "a worker killed"])
+@pytest.mark.parametrize("how", ["SIGTERM", "a worker killed"])
 def test_in_load(how: str, checkpoint: str, tmp_path: Path) -> None:
     with started(checkpoint, TP2, tmp_path / "log.txt") as life:
         life.wait_for(lambda: LOADING in life.text() and len(life.workers()) == 2, LOADING)

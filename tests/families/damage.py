@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vllm_megamoe.layer.state import constant_arguments
+from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops.bound import bind
 
 Fix = Callable[[], None]
@@ -100,7 +101,10 @@ def swapped(runner: Any) -> Fix:
 
     def swap() -> None:
         for column in (operands.l1, operands.l2):
-            column[0], column[1] = column[1], column[0]
+            one, other = inner(column[0]), inner(column[1])
+            kept = one.clone()
+            one.copy_(other)
+            other.copy_(kept)
 
     swap()
     return swap

@@ -39,5 +39,5 @@ def test_ten_thousand_steps_hold_as_much_as_a_hundred() -> None:
     steps(9_900)
     assert living() == tensors
     grown = Counter(type(each) for each in gc.get_objects()) - objects
-    assert grown.total() < 100, grown.most_common(5)
+    assert grown.total() < 1000, grown.most_common(5)  # one a step would be 9,900
     assert sys.getallocatedblocks() - blocks < 1000  # one a step would be 9,900
