@@ -75,7 +75,7 @@ def test_more_room_covers_more_and_the_bound_covers_all() -> None:
     assert covered[-1] == [1.0, 1.0, 1.0]
     for router in receive_of(layer, 0).routers:
         assert router.covered is None
-        (again,) = [one for one in receive_of(layer, router.wanted).routers if one.evenness == router.evenness]
+        (again,) = [one for one in receive_of(layer, router.enough).routers if one.evenness == router.evenness]
         assert again.covered is not None
         assert 0.99 <= again.covered < 0.995
 

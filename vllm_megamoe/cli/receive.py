@@ -6,7 +6,7 @@ from dataclasses import asdict
 from vllm_megamoe.cli.show.rows import make_console, print_whole, size
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.layer_plan import Plan
-from vllm_megamoe.plan.receive import DRAWS, WANTED, Receive, receive_of
+from vllm_megamoe.plan.receive import COVERED, DRAWS, Receive, receive_of
 from vllm_megamoe.plan.screen import kinds, layer_numbers
 
 
@@ -52,6 +52,6 @@ def lines(layers: str, receive: Receive) -> list[str]:
         covers = "" if router.covered is None else f", {receive.chosen} for {100 * router.covered:.1f}%"
         found.append(
             f"  routers of evenness {router.evenness:g}: the fullest rank gets {router.fullest:.2f} times the even "
-            f"number; {router.wanted} rows are enough for {100 * WANTED:g}% of them{covers}"
+            f"number; {router.enough} rows are enough for {100 * COVERED:g}% of them{covers}"
         )
     return found

@@ -24,7 +24,7 @@ EVENNESS = (10.0, 1.0, 0.1)
 """Routers that are shown: nearly even, uneven, and a few experts that take nearly all."""
 DRAWS = 4000
 """Routers that are drawn: a share of them is off by 0.8 points at most, one standard deviation."""
-WANTED = 0.99
+COVERED = 0.99
 """The share of routers for which a value is named."""
 
 
@@ -36,13 +36,13 @@ class Router:
         evenness: parameter of the distribution.
         fullest: expected share of all rows that the fullest rank gets, over that of an even router.
         covered: share of such routers that lose no row with the chosen value; None where none was chosen.
-        wanted: rows of room that lose none with WANTED of such routers.
+        enough: rows of room that lose none with COVERED of such routers.
     """
 
     evenness: float
     fullest: float
     covered: float | None
-    wanted: int
+    enough: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def receive_of(layer: LayerPlan, chosen: int) -> Receive:
                 evenness,
                 sum(shares) / len(shares) * layer.ep_size,
                 enough / len(rows) if chosen else None,
-                factor * rows[math.ceil(WANTED * len(rows)) - 1],
+                factor * rows[math.ceil(COVERED * len(rows)) - 1],
             )
         )
     smallest = factor * capacity.receive_bound

@@ -231,9 +231,9 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
-    wanted = set(names)
+    asked = set(names)
     found: dict[str, Tensor] = {}
     for place in sorted(folder.glob("*.safetensors")):
         with safe_open(place, "pt") as file:
-            found |= {name: file.get_tensor(name) for name in file.keys() if name in wanted}  # noqa: SIM118
+            found |= {name: file.get_tensor(name) for name in file.keys() if name in asked}  # noqa: SIM118
     return found

@@ -63,9 +63,9 @@ def match_layer(
     reference = _reference(checkpoint if against is None else against, layer)
     consent = "strict" if use_case == "auto" else "allow"
     # Padding may cost what it likes here, and a product's least number of ranks has to be there.
-    wanted = {"use_case": use_case, "requant": consent, "profile": profile, "max_padding_overhead": 100.0}
+    options = {"use_case": use_case, "requant": consent, "profile": profile, "max_padding_overhead": 100.0}
     engine = EngineFacts("bfloat16") if profile == "none" else EngineFacts("bfloat16", 2, expert_parallel=True)
-    plan = plan_layer(engine, facts, Options.parse({"megamoe": wanted}))
+    plan = plan_layer(engine, facts, Options.parse({"megamoe": options}))
     generator = torch.Generator().manual_seed(layer)
     x = torch.randn(tokens, facts.hidden, generator=generator).bfloat16()
     for expert in range(facts.num_experts):
