@@ -98,7 +98,7 @@ def forgotten() -> Iterator[None]:
     """What was found out about this machine is found out anew, before and after."""
 
     def forget() -> None:
-        for one in (build.why_not, build._llvm, product.ready):
+        for one in (build.why_not, build._llvm, product._ready):
             one.cache_clear()
 
     forget()

@@ -6,6 +6,7 @@ Groups with few rows and groups with many have kernels of their own: weights are
 """
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ from vllm_megamoe.ops.twin.kernels.integers import CHANNELS, OFFSETS, ROWS, byte
 from vllm_megamoe.ops.twin.kernels.task import FRAME, function
 
 logger = logging.getLogger(__name__)
+_asking = threading.Lock()
 
 ALL_BITS, TF32_BITS = 0xFFFFFFFF, 0xFFFFE000
 """Bits of a channel scale that are kept."""
@@ -88,9 +90,15 @@ def _dotted(element: AclDtype, unpacked: bool) -> Kernel:
     return build(name, function(k_last.dotted(element, registers(), PERMUTE if has_permute() else "", unpacked)))
 
 
-@cache
 def ready() -> bool:
     """Whether kernels run here; where they do not, the log says once why."""
+    # Ranks that are threads ask at the same time.
+    with _asking:
+        return _ready()
+
+
+@cache
+def _ready() -> bool:
     if why_not():
         logger.warning(
             "megamoe twin: no kernels for few rows: %s. torch computes instead, several times slower at few rows.",
