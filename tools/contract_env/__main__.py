@@ -9,25 +9,15 @@ from tools.contract_env.final_check import check
 from tools.contract_env.places import DEFAULT_VENV, ContractPlaces, ascend_pin
 from tools.setup_env import steps
 from tools.setup_env.__main__ import run
-from tools.setup_env.pins import Pin, find_pin, read_pins
+from tools.setup_env.pins import Pin, find_pin
 from tools.setup_env.say import SetupError, Timer, say
 from tools.setup_env.stub import install_stub, stub_pin
 
 
 def main() -> int:
     """Return 0 when the environment is whole, 1 after saying why it is not."""
-    return run("contract_env", __doc__, DEFAULT_VENV, ContractPlaces, _set_up)
-
-
-def _set_up(places: ContractPlaces) -> None:
-    pins = read_pins(places.lock)
-    reason = stamp.reason_to_run(places, pins)
-    if reason is None:
-        return
-    timer = Timer()
-    say(f"contract environment: {reason}; the first time takes a few minutes and about 3.5 GB")
-    run_steps(places, pins)
-    say(f"done in {timer}")
+    costs = "a few minutes and about 3.5 GB of disk"
+    return run("contract_env", __doc__, DEFAULT_VENV, costs, ContractPlaces, stamp.reason_to_run, run_steps)
 
 
 def run_steps(places: ContractPlaces, pins: list[Pin]) -> None:

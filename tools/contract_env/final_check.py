@@ -15,8 +15,8 @@ import torch, scipy, vllm_megamoe, vllm_megamoe.simulator.install
 def same(what, got, expected):
     assert got == expected, f"{what}: {got!r} is installed, {expected!r} is expected"
 
-same("torch", torch.__version__, WANTED.pop("torch"))
-for name, version in WANTED.items():
+same("torch", torch.__version__, EXPECTED.pop("torch"))
+for name, version in EXPECTED.items():
     same(name, metadata.version(name), version)
 points = {point.name: point.value for point in metadata.entry_points(group="vllm.platform_plugins")}
 same("platform plugin of vllm-ascend", points, {"ascend": "vllm_ascend:register"})
@@ -36,5 +36,5 @@ _ADVICE = "Remove the environment's folder and run the same command again; if it
 
 def check(places: ContractPlaces, expected: list[Pin]) -> None:
     """Compare versions and entry points in the environment's own Python; SetupError when one is wrong."""
-    header = f"WANTED = { {pin.name: pin.version for pin in expected}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
+    header = f"EXPECTED = { {pin.name: pin.version for pin in expected}!r}\nLEFT_OUT = {LEFT_OUT!r}\n"
     run_logged([str(places.python), "-c", header + _CODE], places.log, "the environment does not work", _ADVICE)

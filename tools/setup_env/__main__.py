@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tools.setup_env import stamp
-from tools.setup_env.pins import read_pins
+from tools.setup_env.pins import Pin, read_pins
 from tools.setup_env.places import ROOT, Places
 from tools.setup_env.say import SetupError, Timer, complain, say
 from tools.setup_env.steps import DISK_GIB, run_steps
@@ -23,19 +23,35 @@ P = TypeVar("P", bound=Places)
 
 def main() -> int:
     """Return 0 when the environment is whole, 1 after saying why it is not."""
-    return run("setup_env", __doc__, ROOT / ".venv", Places, _set_up)
+    costs = f"a few minutes and up to {DISK_GIB} GB of disk"
+    return run("setup_env", __doc__, ROOT / ".venv", costs, Places, stamp.reason_to_run, _make)
 
 
 def run(
-    prog: str, about: str, default: Path, places_of: Callable[[Path, Path], P], set_up: Callable[[P], object]
+    prog: str,
+    about: str,
+    default: Path,
+    costs: str,
+    places_of: Callable[[Path, Path], P],
+    reason_to_run: Callable[[P, list[Pin]], str | None],
+    make: Callable[[P, list[Pin]], object],
 ) -> int:
-    """One set-up command, alone in its clone: `set_up` the environment that the command line names."""
+    """One set-up command, alone in its clone: `make` the environment that the command line names, if there is reason.
+
+    `costs` says what the first time takes.
+    """
     parser = argparse.ArgumentParser(prog=prog, description=about)
     parser.add_argument("--venv", type=Path, default=default, help="the environment's folder")
     places = places_of(ROOT, parser.parse_args().venv.absolute())
     try:
         with alone(places):
-            set_up(places)
+            pins = read_pins(places.lock)
+            reason = reason_to_run(places, pins)
+            if reason is not None:
+                timer = Timer()
+                say(f"{reason}; the first time takes {costs}")
+                make(places, pins)
+                say(f"done in {timer}; `. {os.path.relpath(places.venv)}/bin/activate` to use it by hand")
             return 0
     except SetupError as error:
         complain(str(error))
@@ -44,20 +60,13 @@ def run(
     return 1
 
 
-def _set_up(places: Places) -> None:
-    pins = read_pins(places.lock)
-    reason = stamp.reason_to_run(places, pins)
-    if reason is None:
-        return
-    timer = Timer()
-    say(f"{reason}; the first time takes a few minutes and up to {DISK_GIB} GB of disk")
+def _make(places: Places, pins: list[Pin]) -> None:
     run_steps(places, pins)
     if shutil.which("g++") is None:
         say(
             "note: there is no g++ on PATH, with which vLLM compiles models and parts of itself; serve with "
             "`TORCHDYNAMO_DISABLE=1 vllm serve ... --enforce-eager`. `make demo` and `make test` do so by themselves"
         )
-    say(f"done in {timer}; `. {os.path.relpath(places.venv)}/bin/activate` to use it by hand")
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 from tools.setup_env import stamp, steps
 from tools.setup_env.__main__ import run
 from tools.setup_env.commands import run_logged
-from tools.setup_env.pins import Pin, read_pins
+from tools.setup_env.pins import Pin
 from tools.setup_env.places import ROOT, Places
-from tools.setup_env.say import SetupError, Timer, say
+from tools.setup_env.say import SetupError
 from tools.torch210_env import stand_ins
 
 HERE = Path(__file__).resolve().parent
@@ -30,18 +30,12 @@ class Torch210Places(Places):
 
 def main() -> int:
     """Return 0 when the environment is whole, 1 after saying why it is not."""
-    return run("torch210_env", __doc__, DEFAULT_VENV, Torch210Places, _set_up)
+    costs = "a minute or two and 2.5 GB of disk"
+    return run("torch210_env", __doc__, DEFAULT_VENV, costs, Torch210Places, _reason_to_run, run_steps)
 
 
-def _set_up(places: Torch210Places) -> None:
-    pins = read_pins(places.lock)
-    reason = stamp.reason_to_run(places, pins, _key(places))
-    if reason is None:
-        return
-    timer = Timer()
-    say(f"environment of torch 2.10: {reason}; the first time takes a minute or two and 2.5 GB")
-    run_steps(places, pins)
-    say(f"done in {timer}")
+def _reason_to_run(places: Torch210Places, pins: list[Pin]) -> str | None:
+    return stamp.reason_to_run(places, pins, _key(places))
 
 
 def run_steps(places: Torch210Places, pins: list[Pin]) -> None:

@@ -58,20 +58,20 @@ def _script(version: str, functions: Iterable[str]) -> str:
 
 
 def _functions(own: list[Path], missing: list[str]) -> dict[str, Functions]:
-    """Library -> what torch's own libraries want of it and do not have themselves."""
+    """Library -> what torch's own libraries need of it and do not have themselves."""
     homes: dict[str, str] = {}
-    wanted: set[str] = set()
+    undefined: set[str] = set()
     defined: set[str] = set()
     for path in own:
         homes |= _versions(path)
         for line in _said("nm", "-D", str(path)):
             kind, name = line.split()[-2:]
             if kind == "U":
-                wanted.add(name)
+                undefined.add(name)
             elif kind not in "wv":
                 defined.add(name.partition("@")[0])
     found: dict[str, Functions] = {name: {} for name in missing}
-    for each in wanted:
+    for each in undefined:
         name, _, version = each.partition("@")
         version = version.lstrip("@")
         home = homes.get(version, "") if version else missing[0] if _CUDA.match(name) else ""
