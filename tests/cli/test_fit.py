@@ -174,3 +174,26 @@ def test_a_peak_that_no_source_gives_is_said(small: str) -> None:
     step = report(small, "--tp", "4", "--profile", "950@9.2", "--use-case", "a8w8-fp", "--requant", "allow")["bounds"]
     assert step["prefill"]["unknown"] == ["bf16"]
     assert "whose peak is not known" in run("plan", small, "--tp", "4", "--profile", "950@9.2").stdout
+
+
+def test_a_cache_that_the_config_does_not_describe_is_not_counted_as_nothing(tmp_path: Path) -> None:
+    """Two Mamba layers without their sizes: to say of 55 GiB that they hold 0 sequences would be wrong."""
+    config = {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "hidden_size": 2048,
+        "num_hidden_layers": 4,
+        "hybrid_override_pattern": "MEME",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 1024,
+        "mlp_hidden_act": "relu2",
+        "num_attention_heads": 16,
+        "vocab_size": 1000,
+    }
+    given = (write_model(tmp_path / "mamba", config), "--profile", "a3@9.2", "--tp", "2")
+    fit = report(*given)["fit"]
+    assert (fit["sequence"], fit["sequences"]) == (0, None)
+    text = run("plan", *given).stdout
+    assert "what a sequence keeps is not known from this config" in text
+    assert "sequences of" not in text

@@ -137,7 +137,7 @@ def fit_report(judged: Judged, engine: EngineFacts) -> FitReport:
         cache_bits=serving.cache_bits,
         max_model_len=serving.max_model_len,
         sequence=fit.sequence,
-        sequences=fit.sequences * engine.data_parallel if known else None,
+        sequences=fit.sequences * engine.data_parallel if known and fit.sequence else None,
         longest=fit.longest,
         holds=fit.holds if known else None,
         smallest=None

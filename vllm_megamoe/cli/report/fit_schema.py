@@ -54,7 +54,8 @@ class FitReport(_Part):
         cache_bits: of a cached number.
         max_model_len: tokens of the longest sequence that was planned for.
         sequence: bytes of one of that length on a rank.
-        sequences: how many of them the rest holds, over all data-parallel ranks; null without a device.
+        sequences: how many of them the rest holds, over all data-parallel ranks; null without a device, and where what
+            a sequence keeps is not known.
         longest: the longest sequence that the rest holds, at most max_model_len.
         holds: whether one sequence fits at least; null without a device.
         smallest: the fewest ranks that fit; null where none do, or where it was not looked for.

@@ -28,11 +28,15 @@ def fit_rows(fit: FitReport) -> Iterator[Row]:
         yield "  left for the cache", f"nothing: {size(-fit.left)} are missing"
         return
     yield "  left for the cache", f"{size(fit.left)}; {_per_token(fit)}"
+    if fit.sequences is None:
+        return
     many = "sequence" if fit.sequences == 1 else "sequences"
     yield "  holds", f"{fit.sequences} {many} of {fit.max_model_len} tokens, over all ranks"
 
 
 def _per_token(fit: FitReport) -> str:
+    if not fit.sequence:
+        return "what a sequence keeps is not known from this config"
     token = fit.sequence / max(1, fit.max_model_len)
     return f"{token / _KIB:.1f} KiB a token and rank in {fit.cache_bits} bits (at {fit.max_model_len} tokens)"
 
