@@ -152,7 +152,6 @@ def test_c6_overrides_and_another_config(qwen: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--config args.yaml", "--config args.yaml is not read: flags in it"),
         ("--model-impl transformers", "vLLM's own class"),
         ("--config-format mistral", "reads config.json"),
         ('--quantization-config \'{"linear": "fp8"}\'', "--quantization-config"),

@@ -234,8 +234,8 @@ def test_notes_say_what_is_worth_knowing(tmp_path: Path) -> None:
     assert unknown["moe_layers"] == 48
     known = write_model(tmp_path / "b", QWEN3_30B_A3B)
     assert report(known)["notes"] == []
-    (config,) = report("--from", f"vllm serve {known} --config more.yaml")["notes"]
-    assert "more.yaml is not read" in config
+    (config,) = report("--from", f"vllm serve {known} --config-format mistral")["notes"]
+    assert "--config-format mistral is not read" in config
 
 
 def test_pipeline_and_formats_are_named(tmp_path: Path) -> None:

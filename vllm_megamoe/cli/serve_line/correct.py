@@ -66,6 +66,9 @@ def correct_line(
     """
     line, found = drop_foreign(line, npu=_profile(line, options) != "none")
     steps = [*before, *found]
+    if line.config_file:
+        why = "Its flags stand in the line, in front of the others, so that each can be changed."
+        steps.insert(0, Step(action="drop", what=f"--config {line.config_file}", why=why))
     for change in (_features, _placement, _context_parallel, _quantization, _experts, _rows, _dtype):
         line, found = change(line, engine)
         steps += found

@@ -61,7 +61,6 @@ DROPPED_VARIABLES: Mapping[str, str] = {
 }
 
 NOT_READ: Mapping[str, str] = {
-    "config": "flags in it are not part of this plan.",
     "quantization-config": "what it quantises while loading is not part of this plan.",
     "model-impl": "this plan is for vLLM's own class of the model.",
     "config-format": "this plan reads config.json.",

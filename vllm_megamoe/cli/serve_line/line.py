@@ -43,6 +43,7 @@ class ServeLine:
         model: the positional argument, or the value of `--model`.
         flags: in order.
         after: what follows a shell operator (`> log 2>&1 &`).
+        config_file: the file of `--config`, whose flags stand in front of the line's own; empty for none.
     """
 
     environment: tuple[tuple[str, str], ...]
@@ -51,6 +52,7 @@ class ServeLine:
     model: str
     flags: tuple[Flag, ...]
     after: tuple[str, ...] = ()
+    config_file: str = ""
 
     def variable(self, name: str) -> str | None:
         """The value of an environment variable in front of the command, None when it is not set there."""

@@ -3,6 +3,7 @@
 import re
 import shlex
 
+from vllm_megamoe.cli.serve_line.config_file import config_words
 from vllm_megamoe.cli.serve_line.flags import long_name, most_values
 from vllm_megamoe.cli.serve_line.line import Flag, ServeLine
 from vllm_megamoe.errors import ConfigError
@@ -24,20 +25,22 @@ def read_line(text: str) -> ServeLine:
 
     Raises:
         ConfigError: for quotes that do not close, a line that starts no vLLM server, one with another command in front,
-            one without a model, or a misspelt flag.
+            one without a model, a misspelt flag, or a `--config` file that cannot be read.
     """
     words = _split(text)
     start, command = _find_command(words)
     environment, before = _front(words[:start])
     rest, after = _cut(words[start + len(command) :])
     flags, models = _flags(rest)
+    file, flags = _with_config_file(flags)
     named = [flag.values[0] for flag in flags if flag.name == "model" and flag.values]
-    models = named or models
+    # A file's --model stands first: one of the line wins over it, behind `serve` or behind --model.
+    models = models if file and models else named[-1:] if file else named or models
     if len(models) != 1:
         came = "no model" if not models else f"several models ({', '.join(models)})"
         raise ConfigError(f"The command line has {came}; write it directly behind `vllm serve`, {_EXAMPLE}.")
     flags = [flag for flag in flags if flag.name != "model"]
-    return ServeLine(tuple(environment), tuple(before), tuple(command), models[0], tuple(flags), tuple(after))
+    return ServeLine(tuple(environment), tuple(before), tuple(command), models[0], tuple(flags), tuple(after), file)
 
 
 def _split(text: str) -> list[str]:
@@ -107,6 +110,22 @@ def _flags(words: list[str]) -> tuple[list[Flag], list[str]]:
         flags.append(Flag(name, values, tuple(words[at:end]), path))
         at = end
     return flags, models
+
+
+def _with_config_file(flags: list[Flag]) -> tuple[str, list[Flag]]:
+    """The file of `--config`, empty for none, and its flags in front of the line's, which win over them."""
+    files = [flag.values[0] if flag.values else "" for flag in flags if flag.name == "config"]
+    if len(files) > 1:
+        raise ConfigError(f"The command line has --config {len(files)} times; vLLM takes one. Join the files.")
+    if not files:
+        return "", flags
+    found, models = _flags(config_words(files[0]))
+    if models:
+        raise ConfigError(
+            f"--config {files[0]}: {', '.join(models)} belongs to no flag; expected one value for each. "
+            "Write a list only for a flag that takes several."
+        )
+    return files[0], [*found, *(flag for flag in flags if flag.name != "config")]
 
 
 def _name(word: str) -> tuple[str, tuple[str, ...], str | None]:
