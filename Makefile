@@ -55,6 +55,7 @@ docs: $(VENV) ## write the pages that come from data, and check every link betwe
 	@$(RUN) -m tools.write_models
 	@$(RUN) -m tools.write_checkpoints
 	@$(RUN) -m tools.write_plan
+	@$(RUN) -m tools.write_options
 	@$(RUN) -m tools.write_configs
 	@$(RUN) -m tools.write_compatibility
 	@$(RUN) -m tools.check_links

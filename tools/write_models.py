@@ -129,6 +129,15 @@ def markdown(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
             yield "|" + "---|" * len(row)
 
 
+def between(text: str, name: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """A page with another table between `<!-- name -->` and `<!-- end of name -->`."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    table = "\n".join(markdown(rows))
+    return f"{before}{begin}\n{table}\n\n{end}{after}"
+
+
 def _proofs(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "family", "proof", "shared experts", "layouts", "runs in", "test"
     for row in rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from tools.write_models import markdown
+from tools.write_models import between
 from vllm_megamoe.cli.checkpoint.schema import CheckReport, ConvertReport, ShowReport
 from vllm_megamoe.cli.doctor.environment import Report
 from vllm_megamoe.cli.report.fit_schema import SearchReport
@@ -29,7 +29,6 @@ REPORTS: Mapping[str, type[BaseModel]] = {
     "doctor": Report,
 }
 """Name of the file -> what the command prints with `--json`."""
-_BEGIN, _END = "<!-- devices -->\n", "<!-- end of devices -->"
 
 
 def _devices() -> Iterator[tuple[str, ...]]:
@@ -49,10 +48,7 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 def page(text: str) -> str:
     """The page with the table of devices as the data has it."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    table = "\n".join(markdown(_devices()))
-    return f"{before}{_BEGIN}\n{table}\n\n{_END}{after}"
+    return between(text, "devices", _devices())
 
 
 def schemas() -> dict[str, str]:

@@ -23,7 +23,7 @@ UseCaseOption = Literal["auto", "a16w16", "a8w8-int", "a8w4-int", "a8w8-fp", "a8
 
 
 class Options(BaseModel):
-    """What the user may choose; everything else is decided by the plan.
+    """What the user may choose; everything else is decided by the plan. docs/options.md is written from here.
 
     Raises:
         ConfigError: from `parse`, with every wrong name and value at once.
@@ -31,23 +31,65 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    profile: str | None = None
-    """Product and operator revision whose limits hold. None: VLLM_MEGAMOE_PROFILE, else `none`."""
-    topology: Literal["auto", "mte", "urma"] = "auto"
-    backend: Literal["auto", "cann", "cpu"] = "auto"
-    use_case: UseCaseOption = "auto"
-    requant: Literal["strict", "allow"] = "strict"
-    """`strict` takes exact conversions only; `allow` consents to a lossy one."""
-    max_padding_overhead: float = Field(default=0.35, ge=0, allow_inf_nan=False)
-    fuse_shared_experts: Literal["auto", "on", "off"] = "auto"
-    combine_quant: Literal["none", "e5m2", "e4m3"] = "none"
-    topk_weights_type: Literal[0, 1] = 0
-    combine_comm_mode: Literal[0, 1] = 0
-    max_recv_token_num: int = Field(default=0, ge=0)
-    allow_token_drop: bool = False
-    workspace_budget_gib: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    expert_placement: str | None = None
-    """File of each layer's physical slots (plan.placement); None: each expert in its own, in order."""
+    profile: str | None = Field(
+        default=None,
+        description="whose limits hold ([limits.md](limits.md)); without it VLLM_MEGAMOE_PROFILE, else `none`",
+    )
+    topology: Literal["auto", "mte", "urma"] = Field(
+        default="auto",
+        description="of a 950 communicator: inside one UB domain, or across super-nodes; `auto` is `mte` in the twin",
+    )
+    backend: Literal["auto", "cann", "cpu"] = Field(
+        default="auto", description="who runs the operator; `auto` takes the CANN package where an NPU is"
+    )
+    use_case: UseCaseOption = Field(
+        default="auto",
+        description="`auto`: the exact one with the fewest bytes that the product has, and that all layers can share; "
+        "without one, and with `requant`, the one that loses least ([checkpoints.md](checkpoints.md))",
+    )
+    requant: Literal["strict", "allow"] = Field(
+        default="strict",
+        description="`strict` takes exact conversions only, `allow` consents to a lossy one; the plan states the loss",
+    )
+    max_padding_overhead: float = Field(
+        default=0.35,
+        ge=0,
+        allow_inf_nan=False,
+        description="most weights and FLOPs, as a fraction, that zero-padding to a product's sizes may add",
+    )
+    fuse_shared_experts: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="inside the operator's call where profile, weights and model allow it, else on vLLM's own path; "
+        "`on` makes that an error",
+    )
+    combine_quant: Literal["none", "e5m2", "e4m3"] = Field(
+        default="none", description="rows travel home as MXFP8 (950)"
+    )
+    topk_weights_type: Literal[0, 1] = Field(
+        default=0, description="1: the router weight travels with the token and multiplies the activation (950)"
+    )
+    combine_comm_mode: Literal[0, 1] = Field(
+        default=0, description="1: a token's rows are merged on each card before they travel home (950, MTE)"
+    )
+    max_recv_token_num: int = Field(
+        default=0, ge=0, description="rows that a rank makes room for in a call; 0 for as many as can come"
+    )
+    allow_token_drop: bool = Field(
+        default=False,
+        description="accept a `max_recv_token_num` below what can come; rows beyond it are lost, counted, and told in "
+        "the log with their requests. `vllm-megamoe plan --recv` says what a value covers",
+    )
+    workspace_budget_gib: float = Field(
+        default=2.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a step is cut into as few equal calls as fit (profiles of a product; the twin has no workspace)",
+    )
+    expert_placement: str | None = Field(
+        default=None,
+        description="file of each layer's slots of experts, redundant copies included ([balance.md](balance.md)); "
+        "without one each expert is in its own slot, in order",
+    )
 
     @field_validator("profile")
     @classmethod

@@ -141,7 +141,8 @@ def layer_semantics(engine: EngineFacts, layer: MoeFacts) -> Iterator[Violation]
             layer.name,
             "rows replicated over the tensor-parallel ranks but not over the data-parallel ones",
             "a model that splits its rows over the tensor-parallel ranks (sequence-parallel MoE)",
-            "Use tensor parallelism or data parallelism alone with this model.",
+            "Use tensor parallelism or data parallelism alone with this model. vllm-ascend gives every rank rows of "
+            "its own: a plan for NPUs says so with --backend cann.",
         )
 
 
