@@ -10,8 +10,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tools.write_models import between
-from vllm_megamoe.cli.checkpoint.schema import CheckReport, ConvertReport, ShowReport
+from vllm_megamoe.cli.checkpoint.schema import CheckReport, ConvertReport, LogprobsReport, ShowReport
+from vllm_megamoe.cli.device_check.report import DeviceReport
 from vllm_megamoe.cli.doctor.environment import Report
+from vllm_megamoe.cli.receive import ReceiveReport
 from vllm_megamoe.cli.report.fit_schema import SearchReport
 from vllm_megamoe.cli.report.schema import ComparisonReport, PlanReport
 from vllm_megamoe.profiles.devices import DEVICES, GB, TERA
@@ -23,8 +25,11 @@ REPORTS: Mapping[str, type[BaseModel]] = {
     "plan": PlanReport,
     "plan-compare": ComparisonReport,
     "plan-search": SearchReport,
+    "plan-recv": ReceiveReport,
     "show": ShowReport,
     "check": CheckReport,
+    "check-logprobs": LogprobsReport,
+    "check-device": DeviceReport,
     "convert": ConvertReport,
     "doctor": Report,
 }

@@ -64,6 +64,7 @@ def test_page_and_schemas_are_current() -> None:
         ),
         ("plan-compare", ["plan", "./Qwen3-30B-A3B", "--compare", "all"]),
         ("plan-search", ["plan", "./Qwen3-30B-A3B", "--profile", "a3@9.2", "--search", "--devices", "8"]),
+        ("plan-recv", ["plan", "./Qwen3-30B-A3B", "--profile", "a3@9.1", "--tp", "8", "--recv"]),
         ("doctor", ["doctor"]),
     ],
 )

@@ -39,8 +39,9 @@ def test_the_smallest_value_and_what_another_one_covers(model: str) -> None:
 
 
 def test_json(model: str) -> None:
-    (found,) = json.loads(run("plan", model, *LINE, "--json").output)
-    assert (found["layers"], found["smallest"], found["chosen"]) == ("0-3", 8192, 0)
+    (kind,) = json.loads(run("plan", model, *LINE, "--json").output)["kinds"]
+    found = kind["receive"]
+    assert (kind["layers"], found["smallest"], found["chosen"]) == ("0-3", 8192, 0)
     assert [router["covered"] for router in found["routers"]] == [None] * 3
 
 

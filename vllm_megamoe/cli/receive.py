@@ -1,13 +1,35 @@
 """`vllm-megamoe plan --recv`: the receive capacity of each kind of layer, in place of the plan."""
 
-import json
-from dataclasses import asdict
+from pydantic import BaseModel, ConfigDict
 
 from vllm_megamoe.cli.show.rows import make_console, print_whole, size
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.receive import COVERED, DRAWS, Receive, receive_of
 from vllm_megamoe.plan.screen import kinds, layer_numbers
+
+
+class KindReport(BaseModel):
+    """Layers that are alike.
+
+    Attributes:
+        layers: their numbers, as "0-3, 5".
+        receive: what they need, and what the chosen value covers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: str
+    receive: Receive
+
+
+class ReceiveReport(BaseModel):
+    """What `plan --recv --json` prints: each kind of layer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = 1
+    kinds: tuple[KindReport, ...]
 
 
 def show_receive(plan: Plan | None, *, as_json: bool) -> None:
@@ -22,13 +44,13 @@ def show_receive(plan: Plan | None, *, as_json: bool) -> None:
     if plan is None or not plan.layers:
         raise ConfigError("--recv: no layer could be planned. Run the same command without --recv: it says why.")
     chosen = plan.options.max_recv_token_num
-    found = [(layer_numbers(kind), receive_of(kind[0], chosen)) for kind in kinds(plan.layers)]
+    found = [KindReport(layers=layer_numbers(kind), receive=receive_of(kind[0], chosen)) for kind in kinds(plan.layers)]
     if as_json:
-        print_whole(json.dumps([{"layers": layers, **asdict(receive)} for layers, receive in found], indent=2))
+        print_whole(ReceiveReport(kinds=tuple(found)).model_dump_json(indent=2))
         return
     console = make_console()
-    for layers, receive in found:
-        for line in lines(layers, receive):
+    for each in found:
+        for line in lines(each.layers, each.receive):
             console.print(line, soft_wrap=True)
     console.print(
         f"Routers: popularity of experts drawn {DRAWS} times from a symmetric Dirichlet distribution; a rank of e "
