@@ -29,8 +29,13 @@ def teacher(llm: Any, sequences: list[list[int]], starts: list[int], best: int =
     """The best log-probabilities that the model gives at each position from `start` on, fed with fixed tokens."""
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=best, detokenize=False)
-    outputs = llm.generate([{"prompt_token_ids": s} for s in sequences], params, use_tqdm=False)
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=best, ignore_eos=True, detokenize=False)
+    several = [params.clone() for _ in sequences]
+    if llm.llm_engine.vllm_config.parallel_config.data_parallel_size > 1:
+        # A rank's requests reach its engine one by one. vLLM 0.32 looks after the first step, then after each 32nd,
+        # whether any rank has one, and stops all ranks where none has; a request that comes later waits for ever.
+        several[0].max_tokens = 64
+    outputs = llm.generate([{"prompt_token_ids": s} for s in sequences], several, use_tqdm=False)
     return [
         [{token: entry.logprob for token, entry in row.items()} for row in output.prompt_logprobs[start:]]
         for output, start in zip(outputs, starts, strict=True)
