@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from bench.scale.page import growth, sizes_of
-from bench.scale.routers import draw, fullness, imbalance, rank_rows, replayed
+from bench.scale.routers import DOCUMENT, draw, fullness, imbalance, rank_rows, recorded, replayed
 from bench.scale.sizes import DEEPSEEK_V3, EP_SIZES, KIMI_K3, SHAPES, Setting, Shape, point_of, time_bound, why_not
 
 from vllm_megamoe.profiles.use_cases import UseCase
@@ -81,6 +81,20 @@ def test_recorded_ids_are_replayed_step_by_step() -> None:
         replayed(ids, 6, 4, 2)
     with pytest.raises(ValueError, match="ids of 3 experts"):
         replayed(ids, 2, 3, 1)
+
+
+def test_tokens_of_a_document_like_the_same_experts() -> None:
+    """Half of a state is the document's, so two tokens share more experts inside one than across two."""
+    ids = recorded(2 * DOCUMENT + 7, 64, 8)
+    assert ids.shape == (2 * DOCUMENT + 7, 8)
+    assert all(len(set(row)) == 8 for row in ids.tolist())
+    assert torch.equal(ids[:DOCUMENT], recorded(DOCUMENT, 64, 8))
+    chosen = torch.zeros(len(ids), 64).scatter(1, ids, 1.0)
+    first, second = chosen[:DOCUMENT], chosen[DOCUMENT : 2 * DOCUMENT]
+    alone = 8 * 8 / 64
+    """Experts that two tokens share by chance."""
+    assert float((first @ first.T).fill_diagonal_(0).sum() / (DOCUMENT * (DOCUMENT - 1))) > 2 * alone
+    assert float((first @ second.T).mean()) < 2 * alone
 
 
 def test_every_shape_has_its_place_on_the_page(repository: Path) -> None:

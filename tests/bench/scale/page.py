@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.scale.routers import TRIALS, Imbalance, imbalance, replayed
+from bench.scale.routers import DOCUMENT, TRIALS, Imbalance, imbalance, recorded, replayed
 from bench.scale.sizes import (
     DEEPSEEK_V3,
     EP_SIZES,
@@ -100,14 +100,14 @@ def growth(shape: Shape, setting: Setting) -> list[list[object]]:
     return lines
 
 
-def load_rows(shape: Shape, tokens: int, ids: Tensor | None) -> list[list[object]]:
-    """Fullest rank over the mean, a line per router, a column per EP size."""
+def load_rows(shape: Shape, tokens: int, ids: Tensor) -> list[list[object]]:
+    """Fullest rank over the mean, a line per router, a column per EP size; ids of another topk are not replayed."""
     sizes = [size for size in EP_SIZES if shape.experts % size == 0]
     lines: list[list[object]] = []
     for name, skew in SKEWS.items():
         found = [imbalance(tokens * size, shape.experts, shape.topk, skew, size) for size in sizes]
         lines.append([f"{name}, {tokens} rows a rank", *map(_shown, found), *_blank(sizes)])
-    if ids is not None and ids.shape[1] == shape.topk:
+    if ids.shape[1] == shape.topk:
         found = [replayed(ids, tokens * size, shape.experts, size) for size in sizes if tokens * size <= len(ids)]
         cells = [*map(_shown, found), *["-"] * (len(sizes) - len(found))]
         lines.append([f"replayed ids, {tokens} rows a rank", *cells, *_blank(sizes)])
@@ -138,7 +138,15 @@ def _blank(sizes: list[int]) -> list[str]:
 
 
 def page(ids: Tensor | None = None) -> str:
-    """The whole text."""
+    """The whole text.
+
+    Args:
+        ids: to replay, for the shapes of as many experts a token; without them those of `recorded`.
+    """
+    replay = {
+        shape.name: recorded(STEPS[-1] * EP_SIZES[-1], shape.experts, shape.topk) if ids is None else ids
+        for shape in SHAPES
+    }
     settings = [(shape, setting) for shape in SHAPES for setting in SETTINGS[shape.name]]
     sizes = "\n\n".join(sizes_of(shape, setting) for shape, setting in settings)
     grows = table(
@@ -153,7 +161,7 @@ def page(ids: Tensor | None = None) -> str:
         f"### {shape.name}\n\n"
         + table(
             ["router", *(f"EP {size}" for size in EP_SIZES)],
-            [line for tokens in STEPS for line in load_rows(shape, tokens, ids)],
+            [line for tokens in STEPS for line in load_rows(shape, tokens, replay[shape.name])],
         )
         for shape in SHAPES
     )
@@ -194,7 +202,9 @@ the vendors' figures. Popular experts are dealt out in turn here, so the fullest
 
 Rows of the fullest rank over the mean of all: a layer waits for its fullest rank. In brackets the worst of {TRIALS}
 routers, before it the median. `skew s`: the i-th most popular expert is chosen in proportion to i^-s; popular experts
-lie on ranks at random. A step of few rows is uneven by chance alone, also with a uniform router.
+lie on ranks at random. A step of few rows is uneven by chance alone, also with a uniform router. `replayed ids` are
+those that a linear router of random weights chose over documents of {DOCUMENT} tokens, half of each token's state its
+document's, in consecutive steps of all ranks together: tokens of a document like the same experts.
 
 {loads}
 

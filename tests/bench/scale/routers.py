@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 TRIALS = 3
+DOCUMENT = 512
+"""Tokens of a document of `recorded`."""
+_STATE = 64
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,22 @@ def imbalance(tokens: int, experts: int, topk: int, skew: float, ep_size: int) -
     generator = torch.Generator().manual_seed(ep_size)
     found = sorted(fullness(draw(tokens, experts, topk, skew, generator), experts, ep_size) for _ in range(TRIALS))
     return Imbalance(found[TRIALS // 2], found[-1])
+
+
+def recorded(tokens: int, experts: int, topk: int) -> Tensor:
+    """Ids int64 [tokens, topk] of a linear router of Gaussian weights over documents of 512 tokens, one after another.
+
+    Half of a token's hidden state is its document's, so that tokens of a document like the same experts: a step of few
+    documents loads few ranks, however even all documents together are.
+    """
+    generator = torch.Generator().manual_seed(experts)
+    router = torch.randn(_STATE, experts, generator=generator)
+    found = []
+    for at in range(0, tokens, DOCUMENT):
+        topic = torch.randn(_STATE, generator=generator)
+        states = topic + torch.randn(min(DOCUMENT, tokens - at), _STATE, generator=generator)
+        found.append((states @ router).topk(topk).indices)
+    return torch.cat(found)
 
 
 def replayed(ids: Tensor, tokens: int, experts: int, ep_size: int) -> Imbalance:
