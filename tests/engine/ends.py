@@ -67,18 +67,24 @@ def _title(pid: int) -> str:
 
 
 @contextmanager
-def started(model: str, options: tuple[str, ...], log: Path, **variables: str) -> Iterator[Life]:
-    """A server that has just been started."""
+def started(
+    model: str, options: tuple[str, ...], log: Path, output: str | None = None, **variables: str
+) -> Iterator[Life]:
+    """A server that has just been started; `output` is a file that its standard output goes to instead of the log."""
     server = Server(Path(model), options, log)
     command = [str(Path(sys.executable).with_name("vllm")), *server.command[1:]]
+    if output is not None:
+        command = ["bash", "-c", f'exec "$@" > {output}', "bash", *command]
     with OwnProcess(command, log, engine_environment() | variables) as process:
         yield Life(process, Client(f"http://127.0.0.1:{server.port}", model), log)
 
 
 @contextmanager
-def healthy(model: str, options: tuple[str, ...], log: Path, **variables: str) -> Iterator[Life]:
-    """A server that answers."""
-    with started(model, options, log, **variables) as life:
+def healthy(
+    model: str, options: tuple[str, ...], log: Path, output: str | None = None, **variables: str
+) -> Iterator[Life]:
+    """As `started`, and it answers."""
+    with started(model, options, log, output, **variables) as life:
         life.wait_for(life.client.is_healthy, "health")
         yield life
 

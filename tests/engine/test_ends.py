@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from engine.ends import LIMIT_S, TP2, Life, healthy, started, under_traffic
 from engine.engines import EAGER, FLOAT32, Engines, Prompts
-from engine.traffic import Answer, alone
+from engine.traffic import Answer, alone, send
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
@@ -41,7 +41,7 @@ def check_answers(answers: list[Answer], expected: Prompts) -> None:
     assert any(answer.error for answer in answers), "all were answered before the server was hit"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "a worker killed"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "a worker killed"])
 def test_in_load(how: str, checkpoint: str, tmp_path: Path) -> None:
     with started(checkpoint, TP2, tmp_path / "log.txt") as life:
         life.wait_for(lambda: LOADING in life.text() and len(life.workers()) == 2, LOADING)
@@ -54,6 +54,29 @@ def test_in_load(how: str, checkpoint: str, tmp_path: Path) -> None:
         if how == "a worker killed":
             assert life.process.exit_code() != 0
             assert "WorkerProc initialization failed" in life.text() or "died" in life.text()
+
+
+def test_a_worker_killed_while_idle(checkpoint: str, tmp_path: Path) -> None:
+    with healthy(checkpoint, TP2, tmp_path / "log.txt") as life:
+        blocks = life.blocks()
+        os.kill(life.workers()[0], signal.SIGKILL)
+        check_end(life, blocks)
+        # vLLM's front-end ends with code 0 then, as after SIGTERM.
+        assert "died unexpectedly" in life.text()
+
+
+def test_a_full_disk_under_the_log_stops_nothing(
+    checkpoint: str, prompts: Prompts, expected: Prompts, tmp_path: Path
+) -> None:
+    """Every line that vLLM or the plugin writes to standard output fails with ENOSPC; so does the file of loads."""
+    full = {"VLLM_MEGAMOE_LOAD_FILE": "/dev/full", "VLLM_MEGAMOE_LOAD_LOG_STEPS": "1"}
+    with healthy(checkpoint, TP2, tmp_path / "log.txt", output="/dev/full", **full) as life:
+        blocks = life.blocks()
+        assert "No space left on device" in life.text()
+        answers = send(life.client, [(prompt, 150, None) for prompt in prompts[:8]])
+        assert [(answer.tokens, answer.error) for answer in answers] == [(tokens, "") for tokens in expected]
+        life.process.send(signal.SIGTERM)
+        check_end(life, blocks)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "a worker killed"])

@@ -5,7 +5,9 @@ request in flight never gets another token by then, so with a patient client the
 requests get an error with the reason, as they do when an engine dies.
 
 While it starts, SIGTERM raises KeyboardInterrupt wherever the main thread is. Raised in some callback it is lost, and
-the server goes on to serve (seen once). So the signal is sent again when the server is ready.
+the server goes on to serve (seen once). So the signal is sent again when the server is ready. SIGINT does less: asyncio
+turns the first one into a cancellation, which waits for the whole load, minutes of a large model, because vLLM blocks
+the event loop until its engine is there. So it is handled as SIGTERM is.
 """
 
 import functools
@@ -35,7 +37,8 @@ def install() -> None:
         setattr(AsyncLLM, _MARK, True)
     starting = signal.getsignal(signal.SIGTERM)
     if callable(starting) and getattr(starting, "__name__", "") == "_interrupt_init":
-        signal.signal(signal.SIGTERM, _sent_again(starting))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _sent_again(starting))
 
 
 def _sent_again(handler: Handler) -> Handler:
