@@ -227,3 +227,12 @@ def test_the_biases_of_norms_are_in_the_reference() -> None:
     """The one fixture whose tool moves numbers from norms into biases is among those that are compared exactly."""
     assert SHIFTED in FOLDERS
     assert SHIFTED not in OWN_INT8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("folder", ["qwen3_moe__msmodelslim__w4a8_dynamic", "qwen3_moe__llmcompressor__MXFP4"])
+def test_dummy_weights_of_a_quantised_checkpoint_give_numbers(served: Served, folder: str) -> None:
+    """`--load-format dummy`, with which sizes and speed are tried without a checkpoint's files."""
+    arguments = {"dtype": "bfloat16", "load_format": "dummy", "additional_config": {"megamoe": {"requant": "allow"}}}
+    for found in served._run(served.fixture(folder), arguments):
+        assert bool(found.isfinite().all())
