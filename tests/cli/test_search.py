@@ -91,5 +91,6 @@ def test_bad_usage(model: str, arguments: tuple[str, ...], said: str) -> None:
 
 def test_it_reads_well(model: str) -> None:
     text = run("plan", model, "--profile", "a3@9.2", "--search", "--devices", "8").stdout
+    assert "Pipelines are not among them" in text
     assert "8 x a3" in text
     assert "These are bounds, not estimates." in " ".join(text.split())
