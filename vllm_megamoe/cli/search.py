@@ -13,8 +13,8 @@ from vllm_megamoe.plan.splits import Split, splits
 
 RANKED = (
     "Splits that fit and keep the targets first; among them by tokens a second of a decode step with as many sequences "
-    "as fit and keep the target, at most. These are bounds, not estimates. Pipelines are not among them: a token passes "
-    "all stages, so a pipeline's step is no shorter; `--from \"vllm serve ... -pp N\"` plans one."
+    "as fit and keep the target, at most. These are bounds, not estimates. Pipelines are not among them: a token "
+    'passes all stages, so a pipeline\'s step is no shorter; `--from "vllm serve ... -pp N"` plans one.'
 )
 
 
