@@ -1,16 +1,18 @@
 """Measure the memory of a running server's processes after 100 and after 10,000 steps, and print both.
 
-    PYTHONPATH=tests python -m bench.bench_memory [--steps 10000] [--data-parallel]
+    PYTHONPATH=tests python -m bench.bench_memory [--steps 10000] [--write docs/benchmarks.md]
 
-It starts `vllm serve` with the demo's model on two ranks and asks for one token after the other, so that each is a step
-of the engine. What counts is the private memory of each worker (Private_Clean + Private_Dirty of smaps_rollup): pages
-that are shared with other processes and the file cache stay out of it.
+For tensor and for data parallelism it starts `vllm serve` with the demo's model on two ranks and asks for one token
+after the other, so that each is a step of the engine. What counts is the private memory of each worker (Private_Clean +
+Private_Dirty of smaps_rollup): pages that are shared with other processes and the file cache stay out of it.
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
+from bench.page import put_section
 from engine.ends import DP2, TP2, healthy
 
 from vllm_megamoe.demo.checkpoint import make_checkpoint
@@ -34,25 +36,43 @@ def run_steps(client: Client, steps: int) -> None:
         steps -= ROUND
 
 
+TITLE = "## Memory of a long run"
+ABOUT = """Private memory of each worker of a served model (the demo's, two ranks, eager), one token a step. A call
+allocates nothing that grows (tests/layer/test_allocations.py)."""
+
+
+def rows(model: str, layout: str, options: tuple[str, ...], steps: int, log: Path) -> list[str]:
+    """A line for each worker of one server."""
+    print(f"bench: memory, {layout}", file=sys.stderr, flush=True)
+    with healthy(model, options, log) as life:
+        run_steps(life.client, EARLY)
+        workers = life.workers()
+        early = {pid: private_mib(pid) for pid in workers}
+        run_steps(life.client, steps - EARLY)
+        late = {pid: private_mib(pid) for pid in workers}
+    return [
+        f"| {layout}, rank {rank} | {early[pid]:.1f} MiB | {late[pid]:.1f} MiB | {late[pid] - early[pid]:+.1f} MiB |"
+        for rank, pid in enumerate(workers)
+    ]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--data-parallel", action="store_true")
+    parser.add_argument("--write", type=Path, help="a page whose section on memory is replaced")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = str(make_checkpoint(Path(folder) / "model"))
-        options = DP2 if asked.data_parallel else TP2
-        with healthy(model, options, Path(folder) / "log.txt") as life:
-            run_steps(life.client, EARLY)
-            workers = life.workers()
-            early = {pid: private_mib(pid) for pid in workers}
-            run_steps(life.client, asked.steps - EARLY)
-            for rank, pid in enumerate(workers):
-                late = private_mib(pid)
-                print(
-                    f"rank {rank}: {early[pid]:.1f} MiB after {EARLY} steps, {late:.1f} MiB after {asked.steps} "
-                    f"({late - early[pid]:+.1f})"
-                )
+        model, log = str(make_checkpoint(Path(folder) / "model")), Path(folder) / "log.txt"
+        lines = [
+            line
+            for layout, options in (("tensor parallel", TP2), ("data parallel", DP2))
+            for line in rows(model, layout, options, asked.steps, log)
+        ]
+    head = f"| | after {EARLY} steps | after {asked.steps} | difference |"
+    text = "\n".join([ABOUT, "", head, "|---" * 4 + "|", *lines])
+    print(text)
+    if asked.write is not None:
+        put_section(asked.write, TITLE, text)
 
 
 if __name__ == "__main__":
