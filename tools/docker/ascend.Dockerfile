@@ -9,7 +9,7 @@ FROM ${IMAGE}
 COPY pyproject.toml README.md LICENSE /opt/vllm-megamoe/
 COPY vllm_megamoe /opt/vllm-megamoe/vllm_megamoe
 RUN python3 -m pip install --no-cache-dir --no-deps /opt/vllm-megamoe \
-    && python3 -m pip install --no-cache-dir "pydantic>=2.7" "safetensors>=0.4" "rich>=13" "typer>=0.12" \
+    && python3 -m pip install --no-cache-dir "pydantic>=2.7" "safetensors>=0.4" "rich>=13" "typer>=0.12" "pyyaml>=6" \
     && python3 -c "import importlib.metadata as m; assert m.version('vllm-ascend') == '0.30.0rc2', m.version('vllm-ascend')"
 
 # The products' own environment comes from their base image's entry point.
