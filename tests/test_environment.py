@@ -43,7 +43,7 @@ WRONG = {
     "VLLM_MEGAMOE_SIMULATE": ("a3", "none", "910a"),
     "VLLM_MEGAMOE_TIMEOUT_S": ("0", "-1", "soon", "nan", "inf", "1e300", "31536001", "5 s"),
     "VLLM_MEGAMOE_LOAD_LOG_STEPS": ("often", "-1", "2.5", "²", "1" * 5000),
-    "VLLM_MEGAMOE_LOAD_FILE": ("nowhere/load.json", "."),
+    "VLLM_MEGAMOE_LOAD_FILE": ("nowhere/load.json", ".", "/dev/null"),
     "VLLM_MEGAMOE_KERNELS": ("0", "ON", "auto"),
     "VLLM_MEGAMOE_SIMULATED_NPU": ("none", "a9"),
     "HCCL_BUFFSIZE": ("0", "-200", "1G", "1.5"),

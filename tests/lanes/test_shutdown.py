@@ -19,8 +19,8 @@ def _interrupt_init(*_):
 signal.signal(signal.SIGTERM, _interrupt_init)
 shutdown.install()
 shutdown.install()
-print("up", flush=True)
 try:
+    print("up", flush=True)
     time.sleep(1)
 except KeyboardInterrupt:
     print("ended", flush=True)

@@ -139,7 +139,8 @@ def _on_or_off(text: str) -> str | None:
 
 def _file(text: str) -> str | None:
     path = Path(text).expanduser()
-    return text if path.absolute().parent.is_dir() and not path.is_dir() else None
+    # The file is written beside itself and renamed: a device, or a folder, would be lost.
+    return text if path.absolute().parent.is_dir() and (path.is_file() or not path.exists()) else None
 
 
 def _anything(text: str) -> str:
@@ -191,7 +192,7 @@ LOAD_LOG_STEPS = Variable(
 )
 LOAD_FILE = Variable(
     "VLLM_MEGAMOE_LOAD_FILE",
-    "a file in a folder that exists",
+    "a file in a folder that exists, no device",
     "load.json",
     "file that rows of every expert are written to",
     "none is written",
