@@ -58,7 +58,7 @@ def _layer(group: Any, ranks: int, x: Any, rows: int) -> Callable[[], object]:
     import torch
 
     from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, transform_weights_for_mega_moe
-    from vllm_megamoe.ops.bound import bind
+    from vllm_megamoe.ops.api import bind
 
     own = EXPERTS // ranks
     w13, w2 = torch.randn(own, 2 * WIDTH, HIDDEN).bfloat16(), torch.randn(own, HIDDEN, WIDTH).bfloat16()

@@ -9,7 +9,7 @@ from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Mx
 from vllm_megamoe.experts.operands import to_operands
 from vllm_megamoe.numerics.int8 import quantise_weight
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe
-from vllm_megamoe.ops.bound import bind
+from vllm_megamoe.ops.api import bind
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
 
 HIDDEN, WIDTH, NUM_EXPERTS, TOPK, MAX_ROWS = 2048, 1024, 32, 8, 1024

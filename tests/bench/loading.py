@@ -24,9 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
-from vllm_megamoe.checkpoint.own_stream import OwnStream
 from vllm_megamoe.checkpoint.stored.table import stored_of
-from vllm_megamoe.checkpoint.stream import ExpertStream, Shard
+from vllm_megamoe.checkpoint.stream import ExpertStream, OwnStream, Shard
 from vllm_megamoe.experts.operands import KINDS
 from vllm_megamoe.experts.slots import Slots
 from vllm_megamoe.profiles.use_cases import UseCase

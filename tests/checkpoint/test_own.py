@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vllm_megamoe.checkpoint.own import PARTS, OwnLayer
-from vllm_megamoe.checkpoint.own_stream import OwnStream
-from vllm_megamoe.checkpoint.stream import SHARD_OF, Shard
+from vllm_megamoe.checkpoint.stream import SHARD_OF, OwnStream, Shard
 from vllm_megamoe.errors import CheckpointError, ConfigError, LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts
 from vllm_megamoe.experts.convert import convert

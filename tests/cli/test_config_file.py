@@ -78,6 +78,7 @@ def test_the_plan_is_of_the_files_flags_and_writes_them_out(tmp_path: Path, file
         ("serve.json", "{}", "vLLM takes .yaml and .yml alone"),
         ("broken.yaml", "a: [1", "is not YAML"),
         ("list.yaml", "- a\n- b\n", "holds list in place of flags"),
+        ("nested.yaml", "config: other.yaml\n", "vLLM reads one. Join the files"),
         ("number.yaml", "1: 2\n", "holds dict in place of flags"),
         ("misspelt.yaml", "tensor-paralel-size: 2\n", "did you mean --tensor-parallel-size"),
         ("off.yaml", "enable-expert-paralel: false\n", "did you mean --no-enable-expert-parallel"),

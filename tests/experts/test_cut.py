@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
-from vllm_megamoe.experts.cut import cut_expert
+from vllm_megamoe.experts.convert import cut_expert
 
 HIDDEN, WIDTH, PIECES = 64, 192, 3
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])

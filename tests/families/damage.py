@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vllm_megamoe.layer.state import constant_arguments
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.ops.bound import bind
+from vllm_megamoe.ops.api import bind
 
 Fix = Callable[[], None]
 

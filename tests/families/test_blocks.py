@@ -21,7 +21,7 @@ from layer.layers import convert_routed, convert_shared
 from torch import Tensor
 
 from vllm_megamoe.experts.canonical import DenseExperts
-from vllm_megamoe.experts.cut import cut_expert
+from vllm_megamoe.experts.convert import cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.layer.state import LayerState

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts
-from vllm_megamoe.experts.convert import convert
-from vllm_megamoe.experts.cut import cut_expert
+from vllm_megamoe.experts.convert import convert, cut_expert
 from vllm_megamoe.layer.buffers import open_handle
 from vllm_megamoe.layer.state import LayerState
 from vllm_megamoe.layer.weights import RoutedWeights

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.ops.cann.adapter import PACKAGE, Installed
-from vllm_megamoe.ops.cann.revision import revision_of
+from vllm_megamoe.ops.cann.installed import PACKAGE, Installed, revision_of
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 from vllm_megamoe.simulator import device
 

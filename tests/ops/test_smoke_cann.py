@@ -12,7 +12,7 @@ from torch import Tensor
 from vllm_megamoe.errors import OperatorError
 from vllm_megamoe.layout import AclFormat, format_cast
 from vllm_megamoe.ops import SymmBuffer, backend, get_symm_buffer_for_mega_moe, mega_moe, settings
-from vllm_megamoe.ops.cann import adapter
+from vllm_megamoe.ops.cann.installed import installed
 
 Calls = list[tuple[str, dict[str, Any]]]
 FRACTAL_NZ = AclFormat.FRACTAL_NZ
@@ -121,10 +121,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 3)
     monkeypatch.setattr(backend, "_missing_for_cann", lambda: "")
     backend.resolve.cache_clear()
-    adapter.installed.cache_clear()
+    installed.cache_clear()
     yield made
     backend.resolve.cache_clear()
-    adapter.installed.cache_clear()
+    installed.cache_clear()
 
 
 def make_buffer(calls: Calls, **options: Any) -> Any:

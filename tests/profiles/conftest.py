@@ -7,6 +7,7 @@ from profiles.package import Package
 
 from vllm_megamoe.ops.arguments import CALL, CREATE
 from vllm_megamoe.ops.cann import adapter
+from vllm_megamoe.ops.cann.installed import Installed
 from vllm_megamoe.testing.ranks import World
 
 
@@ -23,6 +24,6 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Package:
     """Behind the adapter, with every argument of both functions."""
     made = Package()
     names = [frozenset(argument.name for argument in table) for table in (CREATE, CALL)]
-    monkeypatch.setattr(adapter, "installed", lambda: adapter.Installed(made.create, made.run, *names))
+    monkeypatch.setattr(adapter, "installed", lambda: Installed(made.create, made.run, *names))
     monkeypatch.setattr(adapter, "make_communicator", lambda group: None)
     return made

@@ -7,7 +7,7 @@ from typing import Any
 from vllm_megamoe.checkpoint.stored.matrix import Matrix, join_expert, split_rows
 from vllm_megamoe.errors import CheckpointError, ConfigError
 from vllm_megamoe.experts.canonical import Experts
-from vllm_megamoe.experts.cut import cut_expert
+from vllm_megamoe.experts.convert import cut_expert
 
 REMEDY = 'Set "fuse_shared_experts": "off" in the megamoe options.'
 

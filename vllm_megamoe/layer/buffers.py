@@ -26,7 +26,9 @@ from vllm_megamoe.acl import AclDtype
 from vllm_megamoe.errors import ConfigError
 from vllm_megamoe.layer.rows import Seat
 from vllm_megamoe.ops import SymmBuffer, get_symm_buffer_for_mega_moe, settings
-from vllm_megamoe.ops.renew import renew
+from vllm_megamoe.ops.arguments import CREATE, CreateArguments
+from vllm_megamoe.ops.backend import backend_of
+from vllm_megamoe.ops.buffer import communicator_of
 from vllm_megamoe.plan.layer_plan import LayerPlan
 from vllm_megamoe.profiles.facts import BufferFacts
 from vllm_megamoe.profiles.profile import Profile
@@ -109,7 +111,7 @@ def resume_buffers(group_of: Callable[[ProcessGroup], ProcessGroup]) -> None:
     for (name, facts, profile, backend), storage in held:
         if storage.group is not None:
             group = group_of(storage.group)
-            renew(storage.buffer, group)
+            _renew(storage.buffer, group)
             name, storage = group.group_name, replace(storage, group=group)
         _storages[name, facts, profile, backend] = storage
 
@@ -168,3 +170,17 @@ def _reject_second(layer: str, plan: LayerPlan, seat: Seat) -> None:
             f"{plan.profile.name} has one buffer per communicator; expected one configuration on each. Report "
             "this model: the plan gives draft layers of another configuration a communicator of their own."
         )
+
+
+def _renew(buffer: SymmBuffer, group: ProcessGroup) -> None:
+    """Let a destroyed buffer live on, on `group`; on all ranks of it together.
+
+    Whoever holds the buffer goes on to use it; a graph that was captured with it has to be captured again.
+
+    Raises:
+        OperatorError: the group's communicator cannot carry it.
+    """
+    said = {argument.name: getattr(buffer, argument.name) for argument in CREATE[1:]}
+    made = backend_of(buffer.settings).create(CreateArguments(group=group, **said), buffer.settings)
+    vars(buffer).update(vars(made))
+    communicator_of(group).hand_over(made, buffer)

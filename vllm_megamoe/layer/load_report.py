@@ -2,9 +2,8 @@
 
     layers of a rank  ->  one reading  ->  the communicator's store  ->  rank 0: `ModelLoad`  ->  log, metrics, file
 
-Each rank's thread copies its counters to the host in one piece and leaves them in the store that torch keeps for the
-communicator, so ranks on other hosts are heard too and no collective is run. While graphs are captured, or may be at
-any moment, it asks the device for nothing: that would break the capture.
+How the ranks hear each other is `layer.load_readings`. While graphs are captured, or may be at any moment, the thread
+asks the device for nothing: that would break the capture.
 """
 
 import atexit
@@ -17,16 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
-
-import torch
-from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import _get_process_group_store
+from time import monotonic
 
 from vllm_megamoe.environment import load_file, load_log_steps
-from vllm_megamoe.layer.model_load import ModelLoad, merged, told
+from vllm_megamoe.layer.load_readings import END_S, Readings
+from vllm_megamoe.layer.model_load import ModelLoad, told
 from vllm_megamoe.layer.state import LayerState
+from vllm_megamoe.plan.placement import LOAD_FORMAT
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +31,6 @@ LOOK_S = 0.5
 
 QUIET_S = 10.0
 """Seconds without a layer in a capture after which no graph is being captured any more."""
-
-FRESH_S = 1.0
-"""Seconds after which metrics are written anew while the engine is busy."""
-
-PATIENCE = 4
-"""Looks for which rank 0 waits for the others' counts of the same step."""
-
-END_S = 3.0
-"""Seconds that the last look may take when the process ends."""
 
 Sink = Callable[[ModelLoad], None]
 """Takes all that was counted since the start."""
@@ -87,7 +74,7 @@ class LoadReport:
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
-        self._models: dict[object, _Model] = {}
+        self._models: dict[object, Readings] = {}
 
     def watch(
         self, layer: LayerState, audience: Audience | None = None, may_ask: Callable[[], bool] = _always
@@ -137,7 +124,7 @@ class LoadReport:
             return []
         model = self._models.get(engine)
         if model is None or not model.is_of(layers):
-            model = self._models[engine] = _Model(layers)
+            model = self._models[engine] = Readings(layers)
         news = model.look(layers, self._every or 0, last=last)
         if news is None:
             return []
@@ -175,115 +162,8 @@ class Watched:
         return monotonic() - self.layer.captured_at >= QUIET_S and self._may_ask()
 
 
-class _Model:
-    """The layers of one engine on this rank, and what has been told of them."""
-
-    def __init__(self, layers: list[LayerState]) -> None:
-        self._names = [layer.name for layer in layers]
-        self._rank, self._size = layers[0].seat.rank, layers[0].seat.size
-        group = layers[0].seat.group
-        self._store = _get_process_group_store(group) if isinstance(group, ProcessGroup) else None
-        self._seen: tuple[int, int] = -1, -1
-        self._left: dict[str, Any] | None = None
-        self._logged: ModelLoad | None = None
-        self._told_steps, self._told_at, self._waited = -1, 0.0, 0
-
-    def is_of(self, layers: list[LayerState]) -> bool:
-        return self._names == [layer.name for layer in layers]
-
-    def look(self, layers: list[LayerState], every: int, *, last: bool) -> tuple[ModelLoad, ModelLoad | None] | None:
-        """Leave this rank's counts; on rank 0, where something is due: all there is, and what the log is due."""
-        steps = int(layers[0].load.steps)
-        rests, self._seen = self._seen == (steps, steps), (self._seen[1], steps)
-        if self._left is None or steps != self._left["steps"]:
-            self._left = _read(layers, steps)
-            self._leave(self._left)
-        if self._rank:
-            return None
-        logged = 0 if self._logged is None else self._logged.steps
-        due = every > 0 and (steps - logged >= every or (steps > logged and (last or rests)))
-        fresh = steps != self._told_steps and (last or rests or monotonic() - self._told_at >= FRESH_S)
-        by_rank = self._gather(self._left, last=last) if due or fresh else None
-        if by_rank is None:
-            return None
-        whole = merged([_facts(layer) for layer in layers], by_rank)
-        self._told_steps, self._told_at = steps, monotonic()
-        if not due:
-            return whole, None
-        period, self._logged = whole.since(self._logged), whole
-        return whole, period
-
-    def _leave(self, counted: dict[str, Any]) -> None:
-        if self._store is not None and self._rank:
-            try:
-                self._store.set(self._key(self._rank), json.dumps(counted))
-            except RuntimeError as error:
-                self._lose(error)
-
-    def _gather(self, own: dict[str, Any], *, last: bool) -> list[dict[str, Any] | None] | None:
-        """What each rank has left; None to look again, because one has not come as far as this one."""
-        deadline = monotonic() + (END_S / 2 if last else 0.0)
-        while True:
-            found = [own, *(self._left_by(rank) for rank in range(1, self._size))]
-            behind = any(rank is None or rank["steps"] < own["steps"] for rank in found)
-            if not behind or self._store is None or monotonic() >= deadline:
-                break
-            sleep(0.05)
-        self._waited = self._waited + 1 if behind and self._store is not None and not last else 0
-        return None if 0 < self._waited < PATIENCE else found
-
-    def _left_by(self, rank: int) -> dict[str, Any] | None:
-        try:
-            # `get` alone would wait for a rank that has left nothing.
-            if self._store is None or not self._store.check([self._key(rank)]):
-                return None
-            found: dict[str, Any] = json.loads(self._store.get(self._key(rank)))
-        except RuntimeError as error:
-            self._lose(error)
-            return None
-        return found
-
-    def _lose(self, error: RuntimeError) -> None:
-        """The store's host is gone, and the engine ends with it; what this rank has counted is all that is told."""
-        logger.debug("megamoe expert load: the store of the ranks is gone: %s", error)
-        self._store = None
-
-    def _key(self, rank: int) -> str:
-        return f"megamoe/expert-load/{self._names[0]}/{rank}"
-
-
 def _place(layer: LayerState) -> tuple[bool, int, str]:
     return layer.plan.facts.draft, layer.plan.facts.index, layer.name
-
-
-def _facts(layer: LayerState) -> dict[str, Any]:
-    capacity = layer.plan.capacity
-    return {
-        "name": layer.name,
-        "index": layer.plan.facts.index,
-        "draft": layer.plan.facts.draft,
-        "experts": layer.plan.slots or tuple(range(layer.plan.buffer.num_experts)),
-        "topk": layer.plan.facts.topk,
-        "bound": capacity.max_recv_token_num or capacity.receive_bound,
-    }
-
-
-def _read(layers: list[LayerState], steps: int) -> dict[str, Any]:
-    """This rank's counters after so many steps, in four copies from the device whatever the number of layers."""
-    loads = [layer.load for layer in layers]
-    counts = torch.cat([load.counts for load in loads]).tolist()
-    calls = torch.stack([load.calls for load in loads]).tolist()
-    nothing = torch.zeros_like(loads[0].counts[0])
-    lost = [(load.dropped, load.largest) for load in loads]
-    dropped = torch.stack([nothing if a is None else a for a, _ in lost]).tolist()
-    largest = torch.stack([nothing if b is None else b for _, b in lost]).tolist()
-    found, start = [], 0
-    for load, made, gone, most in zip(loads, calls, dropped, largest, strict=True):
-        stop = start + len(load.counts)
-        known = None if load.largest is None else most
-        found.append({"calls": made, "rows": counts[start:stop], "dropped": gone, "largest": known})
-        start = stop
-    return {"steps": steps, "layers": found}
 
 
 def write_load(file: Path, load: ModelLoad) -> None:
@@ -300,8 +180,6 @@ def write_load(file: Path, load: ModelLoad) -> None:
     except OSError as error:
         logger.warning("megamoe: the load file %s cannot be written: %s", file, error)
 
-
-LOAD_FORMAT = "megamoe expert load 1"
 
 REPORT = LoadReport()
 """That of this process."""

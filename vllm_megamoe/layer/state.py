@@ -6,8 +6,8 @@
                             compiler                gathered again                          rows
 
 All that does not depend on a step's rows is put together once, at load: activation and limits, operands and their
-types, bound to the operator (`ops.bound`). Rows per expert are counted on the device and read elsewhere, between steps
-(`layer.load_report`).
+types, bound to the operator (`ops.api.bind`). Rows per expert are counted on the device and read elsewhere, between
+steps (`layer.load_report`).
 """
 
 import math
@@ -29,7 +29,7 @@ from vllm_megamoe.layer.routing import Routes, distinct
 from vllm_megamoe.layer.rows import Mask, Piece, Seat, cut_step, gather_shares, pad_rows, share_of
 from vllm_megamoe.layout.formatted import inner
 from vllm_megamoe.ops import SymmBuffer
-from vllm_megamoe.ops.bound import bind
+from vllm_megamoe.ops.api import bind
 from vllm_megamoe.ops.buffer import BoundCall
 from vllm_megamoe.ops.rejection import is_capturing
 from vllm_megamoe.plan.layer_plan import LayerPlan

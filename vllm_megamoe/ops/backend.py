@@ -69,6 +69,6 @@ def _missing_for_cann() -> str:
     for package in ("torch_npu", "cann_ops_transformer"):
         if importlib.util.find_spec(package) is None:
             return f"no package {package}"
-    from vllm_megamoe.ops.cann.adapter import npu_is_present
+    from vllm_megamoe.ops.cann.installed import npu_is_present
 
     return "" if npu_is_present() else "no NPU"

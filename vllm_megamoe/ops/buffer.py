@@ -33,7 +33,7 @@ class Held(Protocol):
         """Run `mega_moe` on this buffer, with its attributes as they are now."""
 
     def bind(self, fixed: CallArguments) -> BoundCall:
-        """The same for many calls that differ in their rows alone (`ops.bound`); rows and mask of `fixed` are empty."""
+        """As `call`, for many that differ in their rows alone (`ops.api.bind`); rows and mask of `fixed` are empty."""
 
     def destroy(self) -> None:
         """Give back what the buffer holds."""

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from vllm_megamoe.cli.device_check.examine import run_step
 from vllm_megamoe.ops import backend
-from vllm_megamoe.ops.cann import adapter
+from vllm_megamoe.ops.cann.installed import installed
 from vllm_megamoe.simulator import deviations, device
 
 SPOILED_RANK, SPOILED_TOKEN = 1, 3
@@ -47,7 +47,7 @@ class Wrong:
 def _forget() -> None:
     """Which operator is installed is looked up once in a process."""
     backend.resolve.cache_clear()
-    adapter.installed.cache_clear()
+    installed.cache_clear()
 
 
 def _spoiled(right: Any) -> Any:

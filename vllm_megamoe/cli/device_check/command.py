@@ -11,9 +11,7 @@ from vllm_megamoe.cli.doctor_command import examine as doctor
 from vllm_megamoe.cli.show.rows import print_whole
 from vllm_megamoe.environment import simulated_profile
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.ops.cann.adapter import installed, npu_is_present
-from vllm_megamoe.ops.cann.product import installed_product
-from vllm_megamoe.ops.cann.revision import installed_revision
+from vllm_megamoe.ops.cann.installed import installed, installed_product, installed_revision, npu_is_present
 from vllm_megamoe.profiles.profile import REVISIONS, find_profile
 from vllm_megamoe.testing.ranks import World
 

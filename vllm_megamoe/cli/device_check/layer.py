@@ -16,7 +16,8 @@ from vllm_megamoe.experts.steps import to_kind
 from vllm_megamoe.numerics.switches import Numerics
 from vllm_megamoe.ops import get_symm_buffer_for_mega_moe, mega_moe, settings
 from vllm_megamoe.ops.arguments import tensors_of
-from vllm_megamoe.ops.cann.adapter import installed, make_communicator
+from vllm_megamoe.ops.cann.adapter import make_communicator
+from vllm_megamoe.ops.cann.installed import installed
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import find_profile
 from vllm_megamoe.profiles.use_cases import UseCase

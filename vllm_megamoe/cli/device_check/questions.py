@@ -20,7 +20,7 @@ from vllm_megamoe.environment import hccl_buffsize
 from vllm_megamoe.experts.canonical import IntExperts
 from vllm_megamoe.layout.cast import format_cast, format_of, stack_experts
 from vllm_megamoe.numerics.switches import Numerics
-from vllm_megamoe.ops.cann.adapter import installed
+from vllm_megamoe.ops.cann.installed import installed
 from vllm_megamoe.profiles.limits import limits_of
 from vllm_megamoe.profiles.profile import Profile, find_profile
 from vllm_megamoe.profiles.use_cases import UseCase

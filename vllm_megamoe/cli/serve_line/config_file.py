@@ -35,6 +35,8 @@ def config_words(file: str) -> list[str]:
         raise ConfigError(f"--config {file} is not YAML ({' '.join(str(error).split())}); {_EXAMPLE}.") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise ConfigError(f"--config {file} holds {type(found).__name__} in place of flags; {_EXAMPLE}.")
+    if "config" in found:
+        raise ConfigError(f"--config {file} names another file, {found['config']}; vLLM reads one. Join the files.")
     return [word for key, value in found.items() for word in _words(key.replace("_", "-"), value)]
 
 

@@ -32,10 +32,9 @@ def read_line(text: str) -> ServeLine:
     environment, before = _front(words[:start])
     rest, after = _cut(words[start + len(command) :])
     flags, models = _flags(rest)
-    file, flags = _with_config_file(flags)
+    file, flags = _with_config_file(flags, bool(models))
     named = [flag.values[0] for flag in flags if flag.name == "model" and flag.values]
-    # A file's --model stands first: one of the line wins over it, behind `serve` or behind --model.
-    models = models if file and models else named[-1:] if file else named or models
+    models = named or models
     if len(models) != 1:
         came = "no model" if not models else f"several models ({', '.join(models)})"
         raise ConfigError(f"The command line has {came}; write it directly behind `vllm serve`, {_EXAMPLE}.")
@@ -112,8 +111,11 @@ def _flags(words: list[str]) -> tuple[list[Flag], list[str]]:
     return flags, models
 
 
-def _with_config_file(flags: list[Flag]) -> tuple[str, list[Flag]]:
-    """The file of `--config`, empty for none, and its flags in front of the line's, which win over them."""
+def _with_config_file(flags: list[Flag], has_model: bool) -> tuple[str, list[Flag]]:
+    """The file of `--config`, empty for none, and its flags in front of the line's, which win over them.
+
+    `has_model` says whether the line names a model behind `serve`.
+    """
     files = [flag.values[0] if flag.values else "" for flag in flags if flag.name == "config"]
     if len(files) > 1:
         raise ConfigError(f"The command line has --config {len(files)} times; vLLM takes one. Join the files.")
@@ -125,7 +127,10 @@ def _with_config_file(flags: list[Flag]) -> tuple[str, list[Flag]]:
             f"--config {files[0]}: {', '.join(models)} belongs to no flag; expected one value for each. "
             "Write a list only for a flag that takes several."
         )
-    return files[0], [*found, *(flag for flag in flags if flag.name != "config")]
+    own = [flag for flag in flags if flag.name != "config"]
+    if has_model or any(flag.name == "model" for flag in own):
+        found = [flag for flag in found if flag.name != "model"]
+    return files[0], [*found, *own]
 
 
 def _name(word: str) -> tuple[str, tuple[str, ...], str | None]:

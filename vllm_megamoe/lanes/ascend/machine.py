@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from vllm_megamoe.environment import PROFILE, PROFILE_VARIABLE, simulated_profile
 from vllm_megamoe.errors import ConfigError
-from vllm_megamoe.ops.cann.revision import installed_revision
+from vllm_megamoe.ops.cann.installed import installed_revision
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.profiles.profile import PROFILE_NAMES
 

@@ -1,11 +1,20 @@
-"""What vLLM's CPU build expects in the environment before several workers start, set where the user set nothing.
+"""What several workers of vLLM's CPU build need on a host: settings that the user left out, and no shared memory left.
 
 Its own default for thread binding, `auto`, wants a NUMA node for each worker and asserts otherwise; without a size of
 the KV cache each worker plans with the whole host's memory.
+
+It makes a block of /dev/shm for each rank of a group (csrc/cpu/shm.cpp) and unlinks none of them: 24 MiB a rank and
+start stay on the host, whichever way the server ends. A block without a name lives as long as a process maps it, so it
+goes with the last rank, killed ones included.
 """
 
+import contextlib
+import functools
 import logging
 import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from vllm_megamoe.plan.options import Options
@@ -14,6 +23,8 @@ BIND = "VLLM_CPU_OMP_THREADS_BIND"
 KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 DEFAULT_KV_GIB = 1
 """GiB of KV cache for each worker: two workers beside their weights fit a laptop of 16 GB."""
+
+_BLOCK = re.compile(r"\s(/dev/shm/\S*-cpushm_\d+)$", re.MULTILINE)
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +37,10 @@ def settle(vllm_config: Any, options: Options) -> tuple[Options, list[str]]:
 
 def enter() -> None:
     """In every process of an engine."""
-    from vllm_megamoe.lanes.cpu import gaps, shared_memory
+    from vllm_megamoe.lanes.cpu import gaps
 
     gaps.clean_new_blocks()
-    shared_memory.take_names_away()
+    _take_names_away()
 
 
 def start(vllm_config: Any) -> None:
@@ -60,3 +71,23 @@ def binding(cpus: list[int], workers: int) -> str:
         return "|".join(str(cpus[w % len(cpus)]) for w in range(workers))
     each = len(cpus) // workers
     return "|".join(",".join(map(str, cpus[w * each : (w + 1) * each])) for w in range(workers))
+
+
+@functools.cache
+def _take_names_away() -> None:
+    """Let each group lose its names once it stands: vLLM makes it between barriers of its ranks, so all map it then."""
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    _CPUSHMDistributed._init_cpu_shm = _unlinking(_CPUSHMDistributed._init_cpu_shm)
+
+
+def _unlinking(make: Callable[[Any], int]) -> Callable[[Any], int]:
+    @functools.wraps(make)
+    def make_and_unlink(self: Any) -> int:
+        handle = make(self)
+        for name in _BLOCK.findall(Path(f"/proc/{os.getpid()}/maps").read_text(encoding="utf-8", errors="replace")):
+            with contextlib.suppress(FileNotFoundError):  # another rank of the group was faster
+                os.unlink(name)
+        return handle
+
+    return make_and_unlink

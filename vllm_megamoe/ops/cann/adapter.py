@@ -6,13 +6,9 @@ of the tensors alone: what the package rejects anyway comes with a remedy, what 
 rejected at all.
 """
 
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,52 +28,18 @@ from vllm_megamoe.ops.arguments import (
     tensors_of,
 )
 from vllm_megamoe.ops.buffer import BoundCall, SymmBuffer, buffer_facts, check_new, communicator_of
+from vllm_megamoe.ops.cann.installed import PACKAGE, installed, simulated_device
 from vllm_megamoe.ops.facts import call_facts, check_orientation, check_sides, check_width, judge
 from vllm_megamoe.ops.given import Given, read_arguments
 from vllm_megamoe.ops.rejection import raise_broken, rejection
 from vllm_megamoe.ops.settings import Settings, active_settings
 from vllm_megamoe.profiles.profile import Profile, find_profile
 
-if TYPE_CHECKING:
-    from vllm_megamoe.simulator.device import Device
-
-PACKAGE = "cann_ops_transformer.ops"
 FP4_CODE = AclDtype.FLOAT4_E2M1.code
 """The wrapper knows no torch dtype for packed FP4; ACL's number + 256 works (op csrc, GetAclDataType)."""
 
 _OWN = ("group_name", "rank_id", "ccl_buffer_size", "context", "topo_type", "rank_num_per_server")
 """What the package finds out for its buffer; older revisions lack some."""
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """The operator of this machine.
-
-    Attributes:
-        create, run: its two functions.
-        create_names, run_names: the keywords they take.
-    """
-
-    create: Callable[..., Any]
-    run: Callable[..., Any]
-    create_names: frozenset[str]
-    run_names: frozenset[str]
-
-
-@cache
-def installed() -> Installed:
-    """Import the operator; its extension may be compiled at this point."""
-    # Loaded first: the operator's tensors and process groups are torch_npu's.
-    _module("torch_npu")
-    ops = _module(PACKAGE)
-    create, run = ops.get_symm_buffer_for_mega_moe, ops.mega_moe
-    return Installed(create, run, _keywords(create), _keywords(run))
-
-
-def npu_is_present() -> bool:
-    """Whether torch_npu finds a device."""
-    torch_npu = importlib.import_module("torch_npu")
-    return bool(torch_npu.npu.is_available())
 
 
 def create(arguments: CreateArguments, settings: Settings) -> SymmBuffer:
@@ -110,7 +72,7 @@ def make_communicator(group: Any) -> None:
     """Make sure that HCCL has the group's communicator: the operator looks it up but does not create it."""
     simulated = simulated_profile()
     if simulated:
-        _device(simulated).make_communicator(group)
+        simulated_device(simulated).make_communicator(group)
         return
     rank = torch.distributed.get_rank(group)
     group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
@@ -161,7 +123,7 @@ class PackagesBuffer:
         return y, counts
 
     def bind(self, fixed: CallArguments) -> BoundCall:
-        """See `ops.bound`: the package's function, called with what `_checked` made of `fixed`."""
+        """See `ops.api.bind`: the package's function, called with what `_checked` made of `fixed`."""
         run, known = installed().run, dict[Any, dict[str, Any]]()
 
         def call(x: Tensor, topk_ids: Tensor, topk_weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -191,7 +153,7 @@ class PackagesBuffer:
             # Between devices there is no way to say so: the others wait until HCCL gives up. Simulated ones are told.
             simulated = simulated_profile()
             if simulated:
-                _device(simulated).refuse(self._context, error)
+                simulated_device(simulated).refuse(self._context, error)
             raise
 
     def _checked(self, arguments: CallArguments) -> dict[str, Any]:
@@ -249,23 +211,6 @@ def _profile(buffer: SymmBuffer) -> Profile:
     if found.is_950 and config.topology == "auto" and buffer.topo_type:
         return find_profile(config.profile, "urma")
     return found
-
-
-def _device(name: str) -> "Device":
-    # Loaded only where it is used: the simulator stands on the twin, which a device's path must not need.
-    from vllm_megamoe.simulator.device import device
-
-    return device(name)
-
-
-def _module(name: str) -> ModuleType:
-    """The installed package, or its simulated counterpart."""
-    simulated = simulated_profile()
-    return _device(simulated).modules[name] if simulated else importlib.import_module(name)
-
-
-def _keywords(function: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
 
 
 def _sayable(table: tuple[Argument, ...], values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

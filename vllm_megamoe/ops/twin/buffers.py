@@ -34,7 +34,7 @@ class TwinBuffer(TwinState):
             return run_call(buffer, lambda config: read_known(arguments, buffer, config))
 
     def bind(self, fixed: CallArguments) -> BoundCall:
-        """See `ops.bound`: what was read of `fixed` in its first call is kept."""
+        """See `ops.api.bind`: what was read of `fixed` in its first call is kept."""
         buffer: SymmBuffer = fixed.sym_buffer
         read = reader_of(fixed)
 
