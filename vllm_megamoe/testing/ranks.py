@@ -9,7 +9,6 @@ import importlib
 import multiprocessing
 import os
 import pickle
-import signal
 import tempfile
 import traceback
 from abc import ABC, abstractmethod
@@ -184,8 +183,8 @@ class World(Ranks):
     def _end(self, patience_s: float) -> None:
         for process in self._processes:
             process.join(patience_s)
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGKILL)
+            if process.is_alive():
+                process.kill()  # one that ends at this moment is no error to it, as it is to os.kill
                 process.join()
         self._processes = []
         if self._folder:
