@@ -16,6 +16,8 @@ EVERY = [
     for case in CASES[product]
     if case.name in NAMES
 ]
+SHARED = ("shared", "fused")
+"""Cases whose shared experts see every row."""
 SAID = {
     "reads": "__bool__ while a graph is captured",
     "asks for values": "tolist while a graph is captured",
@@ -48,6 +50,18 @@ def test_counters_advance_in_replays(product: str, name: str, ranks: list[dict[s
         assert case["replayed counters"] == case["eager counters"]
     total = sum(sum(answer["cases"][name]["replayed counters"]["counts"]) for answer in ranks)
     assert total == 2 * sum(REAL)  # two experts for each real token, none for padding
+
+
+@pytest.mark.parametrize(("product", "name"), EVERY)
+def test_rows_of_an_idle_batch_are_nobodys_in_a_replay(product: str, name: str, ranks: list[dict[str, Any]]) -> None:
+    """The graph reads the mask, which says so; the step counts."""
+    for answer in ranks:
+        case = answer["cases"][name]
+        before, after = case["replayed counters"], case["counters after idle"]
+        assert after["counts"] == before["counts"]
+        assert after["steps"] == before["steps"] + 1
+        if name not in SHARED:
+            assert case["idle"].abs().max() == 0
 
 
 @pytest.mark.parametrize(("product", "name"), EVERY)

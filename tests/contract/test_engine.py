@@ -10,7 +10,7 @@ from contract.support.launch import ENGINE, OPERATOR, RECORD, run
 
 FLAG = "CONTRACT_FLAG"
 """Variable that tells the scene the value of `--quantization`."""
-LAYERS, BATCHES = 2, 3
+LAYERS, BATCHES, RANKS, TOPK, REAL = 2, 3, 2, 2, 11
 
 
 @pytest.fixture(scope="module", params=["megamoe", ""], ids=["ours", "theirs"])
@@ -43,6 +43,30 @@ def test_each_layer_is_called_on_each_rank(life: dict[str, Any]) -> None:
 def test_rows_are_the_same_number_on_both_ranks(life: dict[str, Any]) -> None:
     first, second = layers(life["after"])
     assert list(first.values()) == list(second.values())
+
+
+def test_rows_of_requests_alone_are_counted(life: dict[str, Any]) -> None:
+    """Not those of the profile run and of idle batches, whose steps count; nor padding."""
+    if not life["counted"]:
+        assert life["metrics"] == {}  # vllm-ascend's own path has none of ours
+        return
+    assert life["idle"] == [[(BATCHES, 0)] * LAYERS] * RANKS
+    assert [[steps for steps, _ in layers] for layers in life["counted"]] == [[BATCHES + 1] * LAYERS] * RANKS
+    by_layer = zip(*life["counted"], strict=True)
+    assert [sum(rows for _, rows in ranks) for ranks in by_layer] == [TOPK * REAL] * LAYERS
+
+
+def test_metrics_reach_the_servers_process(life: dict[str, Any]) -> None:
+    """By the way that /metrics has them."""
+    if not life["counted"]:
+        assert life["metrics"] == {}
+        return
+    metrics = life["metrics"]
+    assert metrics["expert_rows"] == TOPK * REAL * LAYERS
+    assert metrics["operator_calls"] == (BATCHES + 1) * LAYERS * RANKS
+    assert metrics["dropped_rows"] == 0
+    named = {name: metrics["info"][name] for name in ("backend", "profile", "ranks", "layers")}
+    assert named == {"backend": "simulator", "profile": "a3@9.2", "ranks": "2", "layers": "2"}
 
 
 def test_the_end_leaves_nothing(life: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from vllm_megamoe.environment import simulated_profile
+from vllm_megamoe.environment import SIMULATED_NPU, simulated_profile
 from vllm_megamoe.layer.model_load import LayerLoad, ModelLoad
 from vllm_megamoe.ops.backend import resolve
 from vllm_megamoe.plan.layer_plan import Plan
@@ -224,7 +224,7 @@ class Written:
 
     def _info(self) -> Labels:
         plan = self._plan
-        real = "simulator" if simulated_profile() else "device"
+        real = "simulator" if simulated_profile() or SIMULATED_NPU.read() else "device"
         return {
             "backend": "twin" if resolve(plan.options.backend) == "cpu" else real,
             "profile": plan.profile.name,

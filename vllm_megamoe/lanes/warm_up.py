@@ -1,8 +1,8 @@
 """Whose rows a step brings: requests', vLLM's own before the engine serves, or those of an idle data-parallel rank.
 
 vLLM runs a model on rows of its own to measure memory, to compile and to warm up, and while one data-parallel rank has
-requests, the others take part with a row or two of nobody. Such a run has no attention metadata (v1/worker,
-`_dummy_run`); which of both it is, says whether the worker has come to the end of `compile_or_warm_up_model`.
+requests, the others take part with a row or two of nobody (the worker's `execute_dummy_batch`). Both come from its
+`_dummy_run`; which of them it is, says whether the worker has come to the end of `compile_or_warm_up_model`.
 """
 
 import functools
@@ -15,6 +15,7 @@ from vllm_megamoe.layer.expert_load import StepKind
 
 _MARK = "_vllm_megamoe_watched"
 _engine: Literal["none", "starts", "serves"] = "none"
+_idle_batch = False
 
 
 def begin(vllm_config: Any) -> None:
@@ -30,7 +31,7 @@ def begin(vllm_config: Any) -> None:
     _engine = "none" if worker is None else "starts"
     if worker is None or getattr(worker, _MARK, False):
         return
-    warm_up = worker.compile_or_warm_up_model
+    warm_up, dummy_batch = worker.compile_or_warm_up_model, worker.execute_dummy_batch
 
     @functools.wraps(warm_up)
     def until_warm(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,8 +40,22 @@ def begin(vllm_config: Any) -> None:
         _engine = "serves"
         return result
 
-    worker.compile_or_warm_up_model = until_warm
+    @functools.wraps(dummy_batch)
+    def as_idle(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _idle_batch
+        _idle_batch = True
+        try:
+            return dummy_batch(self, *args, **kwargs)
+        finally:
+            _idle_batch = False
+
+    worker.compile_or_warm_up_model, worker.execute_dummy_batch = until_warm, as_idle
     setattr(worker, _MARK, True)
+
+
+def in_idle_batch() -> bool:
+    """Whether this rank runs a step only to keep the others company."""
+    return _idle_batch
 
 
 def is_over() -> bool:
@@ -52,4 +67,7 @@ def kind_of_step() -> StepKind:
     """That of the step that is running."""
     if _engine == "starts":
         return "warm_up"
+    if _idle_batch:
+        return "idle"
+    # Whoever runs a model on no requests without the worker's word gives no attention metadata either.
     return "served" if _engine == "none" or get_forward_context().attn_metadata is not None else "idle"

@@ -39,6 +39,8 @@ def run(rank: "Rank") -> dict[str, Any]:
 
 
 def _beside(case: Case, rank: "Rank") -> dict[str, Any]:
+    from vllm_megamoe.lanes import warm_up
+
     config, block = build(case, rank)
     state = block.experts.routed_experts.mega_moe
     steps = _Steps(config, block)
@@ -48,12 +50,18 @@ def _beside(case: Case, rank: "Rank") -> dict[str, Any]:
     captured = steps.replayed(case.name, TOKENS)  # a capture runs the step once here, and never on a device
     _reset(state)
     replayed = [steps.replayed(case.name, n) for n in REAL]
+    counters = _counters(state)
+    # A dummy batch after warm-up: all its rows are real to vllm-ascend.
+    with patch.object(warm_up, "_idle_batch", True):
+        idle = steps.replayed(case.name, TOKENS)
     return {
         "eager": eager,
         "captured": captured,
         "replayed": replayed,
         "eager counters": counted,
-        "replayed counters": _counters(state),
+        "replayed counters": counters,
+        "idle": idle,
+        "counters after idle": _counters(state),
         "graphs": len(steps.graph.concrete_aclgraph_entries),
         "kept": [list(tensor.shape) for tensor in steps.kept()],
     }

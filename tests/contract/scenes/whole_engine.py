@@ -1,4 +1,7 @@
-"""vllm-ascend's own engine with two workers, from start to ready, three dummy batches, and what its end leaves."""
+"""vllm-ascend's own engine with two workers, from start to ready, three dummy batches, a step, and what its end leaves.
+
+A request's first token needs Triton and attention kernels, so the step goes through the MoE blocks alone.
+"""
 
 import os
 from collections import Counter
@@ -15,6 +18,9 @@ from vllm_megamoe.testing.process import shared_memory
 OURS = "CONTRACT_FLAG"
 """Variable: the value of `--quantization`, empty for vllm-ascend's own path."""
 LAYERS, BATCHES, TOKENS = 2, 3, 256
+PADDED, REAL = 16, 11
+"""Tokens of the step, and how many of them are real."""
+METRICS_LIMIT_S = 30.0
 END_LIMIT_S = 60.0
 
 
@@ -23,6 +29,7 @@ def run(rank: Rank) -> dict[str, Any]:
     from vllm import LLM
 
     os.environ[FOLDER] = str(rank.folder)
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to the workers
     flag = os.environ.get(OURS) or None
     llm = LLM(
         str(engine.Model(changes={"num_hidden_layers": LAYERS}).write(rank.own_folder("model"))),
@@ -39,11 +46,16 @@ def run(rank: Rank) -> dict[str, Any]:
         additional_config={} if flag else {"enable_fused_mc2": 2},
         num_gpu_blocks_override=16,
         kv_cache_memory_bytes=1 << 26,
+        disable_log_stats=False,
     )
     ready = _calls(rank.folder)
     for _ in range(BATCHES):
         llm.collective_rpc("execute_dummy_batch")
     after = _calls(rank.folder)
+    idle = llm.collective_rpc(counted) if flag else []
+    llm.collective_rpc(step)
+    counts = llm.collective_rpc(counted) if flag else []
+    metrics = _metrics(llm, sum(rows for layers in counts for _, rows in layers))
     members = _descendants(os.getpid())
     blocks = {block for member in members for block in shared_memory(member)}
     llm.llm_engine.engine_core.shutdown()
@@ -54,11 +66,57 @@ def run(rank: Rank) -> dict[str, Any]:
     return {
         "ready": ready,
         "after": after,
+        "idle": idle,
+        "counted": counts,
+        "metrics": metrics,
         "processes left": left,
         "blocks left": sorted(str(block) for block in blocks if block.exists()),
         "processes": len(members),
         "asked": dict(Counter(line for lines in _lines(rank.folder, "asked").values() for line in lines)),
     }
+
+
+def _blocks(worker: Any) -> list[Any]:
+    modules = worker.model_runner.model.modules()
+    return [module for module in modules if type(module).__name__ == "Qwen3MoeSparseMoeBlock"]
+
+
+def counted(worker: Any) -> list[tuple[int, int]]:
+    """In a worker: steps and rows that each layer of this rank has counted."""
+    states = [block.experts.routed_experts.mega_moe for block in _blocks(worker)]
+    return [(state.steps, int(state.counts.sum())) for state in states]
+
+
+def step(worker: Any) -> None:
+    """In a worker: a step of its MoE blocks as the model runner makes one, with padding behind the real tokens."""
+    import torch
+    from vllm_ascend.ascend_forward_context import set_ascend_forward_context
+
+    x = torch.randn(PADDED, engine.Model.hidden, generator=torch.Generator().manual_seed(0)).bfloat16()
+    context = set_ascend_forward_context({}, worker.vllm_config, num_tokens=PADDED, num_actual_tokens=REAL)
+    with torch.inference_mode(), context:
+        for block in _blocks(worker):
+            block(x)
+
+
+def _metrics(llm: Any, rows: int) -> dict[str, Any]:
+    """Ours among the engine's metrics, once they tell of so many rows; summed over label values but for `info`'s."""
+    end, found = monotonic() + METRICS_LIMIT_S, _ours(llm)
+    while found.get("expert_rows", 0) != rows and monotonic() < end:
+        sleep(0.2)
+        found = _ours(llm)
+    return found
+
+
+def _ours(llm: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for metric in llm.get_metrics():
+        name = metric.name.removeprefix("vllm:megamoe_")
+        if name == "info":
+            found[name] = dict(metric.labels)
+        elif name != metric.name:
+            found[name] = found.get(name, 0) + metric.value
+    return found
 
 
 def _lines(folder: Path, kind: str) -> dict[str, list[str]]:

@@ -62,3 +62,4 @@ def start(vllm_config: Any) -> None:
     open_groups(frozenset(communicators))
     moe_rows.always_as_mc2()
     moe_rows.lengthen_mask(vllm_config)
+    moe_rows.idle_batches_have_no_real_rows()

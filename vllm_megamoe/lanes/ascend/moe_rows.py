@@ -7,6 +7,8 @@ double a layer's output in silence.
 """
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,7 @@ from torch import Tensor
 from vllm.forward_context import get_forward_context
 
 from vllm_megamoe.errors import OperatorError
+from vllm_megamoe.lanes import warm_up
 from vllm_megamoe.lanes.quant_config import MegaMoeConfig
 from vllm_megamoe.layer.rows import Mask
 
@@ -70,6 +73,42 @@ def lengthen_mask(vllm_config: Any) -> None:
     ranks = vllm_config.parallel_config.tensor_parallel_size
     if mask is not None and len(mask) % ranks:
         context._reserved_mc2_mask = torch.zeros(-(-len(mask) // ranks) * ranks, dtype=mask.dtype, device=mask.device)
+
+
+def idle_batches_have_no_real_rows() -> None:
+    """Let the mask of a batch that only keeps other ranks company say that no row is real. A second call does nothing.
+
+    vllm-ascend calls all rows of its dummy batches real (model_runner_v1.py, _dummy_run). An eager layer of ours knows
+    better; a graph that is replayed reads the mask alone, and would route these rows to experts and count them.
+    """
+    from vllm_ascend import ascend_forward_context as context
+
+    original = context.set_ascend_forward_context
+    if isinstance(original, _NoneReal):
+        return
+    # Runners and drafts have the function under its name in modules of their own.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm_ascend") and getattr(module, original.__name__, None) is original:
+            setattr(module, original.__name__, _NoneReal(original))
+
+
+class _NoneReal:
+    """`set_ascend_forward_context`, with no actual tokens in a dummy batch of ours."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self.original = original
+        self._takes = inspect.signature(original)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if warm_up.in_idle_batch():
+            call = self._takes.bind(*given, **named)
+            call.apply_defaults()
+            config, draft = call.arguments["vllm_config"], call.arguments["is_draft_model"]
+            if is_ours(config) and (not draft or _has_drafts(config.quant_config)):
+                call.arguments["num_actual_tokens"] = 0
+                return self.original(*call.args, **call.kwargs)
+        return self.original(*given, **named)
 
 
 @dataclass(slots=True)
