@@ -83,7 +83,7 @@ def idle_batches_have_no_real_rows() -> None:
     """
     from vllm_ascend import ascend_forward_context as context
 
-    original = context.set_ascend_forward_context
+    original: Any = context.set_ascend_forward_context
     if isinstance(original, _NoneReal):
         return
     # Runners and drafts have the function under its name in modules of their own.
