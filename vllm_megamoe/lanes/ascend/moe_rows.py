@@ -83,13 +83,14 @@ def idle_batches_have_no_real_rows() -> None:
     """
     from vllm_ascend import ascend_forward_context as context
 
-    original: Any = context.set_ascend_forward_context
+    original = context.set_ascend_forward_context
     if isinstance(original, _NoneReal):
         return
+    ours, called = _NoneReal(original), original.__name__
     # Runners and drafts have the function under its name in modules of their own.
     for name, module in list(sys.modules.items()):
-        if name.startswith("vllm_ascend") and getattr(module, original.__name__, None) is original:
-            setattr(module, original.__name__, _NoneReal(original))
+        if name.startswith("vllm_ascend") and vars(module).get(called) is original:
+            setattr(module, called, ours)
 
 
 class _NoneReal:
