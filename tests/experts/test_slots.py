@@ -1,6 +1,7 @@
 """Experts that are laid out where they stay: the second of a layer, and one that comes again, in the same memory."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,6 +86,32 @@ def test_the_bias_of_int4_comes_too() -> None:
     assert isinstance(two, IntExperts)
     want = [8.0 * float(sum(row.tolist())) for row in two.w13[0]]
     assert bias[1].equal(torch.tensor(want) * two.w13_scale[0])
+
+
+def flags_at(address: int) -> list[str]:
+    """The kernel's flags of the memory there (proc(5), smaps)."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            start, stop = (int(end, 16) for end in first.split("-"))
+            here = start <= address < stop
+        elif here and first == "VmFlags:":
+            return rest
+    return []
+
+
+@pytest.mark.parametrize("use_case", [UseCase.A16W16, UseCase.A8W4_INT])
+def test_large_operands_ask_for_large_pages(use_case: UseCase) -> None:
+    """`hg`; small ones would waste most of a page."""
+    slots = Slots(use_case, 4)
+    for slot in range(4):
+        slots.put(slot, expert(use_case, 1024, 1024, slot))
+    large = inner(slots.operands().l1[0])
+    assert "hg" in flags_at(large.data_ptr())
+    small = Slots(use_case, 1)
+    small.put(0, expert(use_case, 128, 64, 0))
+    assert "hg" not in flags_at(inner(small.operands().l1[0]).data_ptr())
 
 
 def test_another_kind_is_rejected_before_anything_is_written() -> None:

@@ -41,6 +41,21 @@ def test_every_element_arrives_once_and_the_rest_is_zero(rows: int, columns: int
     assert stored[padding:].equal(torch.arange(1, rows * columns + 1, dtype=torch.int32))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"), [(2048, 64, torch.int8), (4096, 33, torch.int8), (1024, 48, torch.int16)]
+)
+def test_a_transpose_whose_rows_collide_in_the_cache_lies_there_too(
+    rows: int, columns: int, dtype: torch.dtype
+) -> None:
+    """Rows a multiple of 2048 bytes apart go to their blocks by another way."""
+    c0 = 32 // dtype.itemsize
+    source = torch.randint(-128, 128, (columns, rows), generator=torch.Generator().manual_seed(0)).to(dtype)
+    place = torch.zeros(-(-columns // c0), rows // 16, 16, c0, dtype=dtype)
+    to_nz(source.t(), c0, place)
+    expected = source.t().contiguous().numpy()
+    assert np.array_equal(place.flatten().numpy()[offsets(rows, columns, c0)], expected)
+
+
 def test_a_fractal_is_512_bytes() -> None:
     # 16 rows of 32 bytes, whatever the element: BF16 16 columns, INT8 32, INT4 64.
     for itemsize, c0 in ((2, 16), (1, 32), (0.5, 64)):

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_megamoe.errors import LayoutError
-from vllm_megamoe.layout.packing import as_int8, as_int32, pack_e2m1, pack_int4, unpack_e2m1, unpack_int4
+from vllm_megamoe.layout.packing import (
+    as_int8,
+    as_int32,
+    pack_e2m1,
+    pack_int4,
+    sum_int4_rows,
+    unpack_e2m1,
+    unpack_int4,
+)
 from vllm_megamoe.numerics.mx import decode
 
 PUBLISHED = torch.tensor([[1, -2, 3, -4, 5, -6, 7, -8]], dtype=torch.int8)
@@ -79,3 +87,20 @@ def test_what_does_not_fill_is_rejected(pack: object, columns: int, word: str) -
     dtype = torch.uint8 if pack is pack_e2m1 else torch.int8
     with pytest.raises(LayoutError, match=word):
         pack(torch.zeros(2, columns, dtype=dtype))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("bytes_high", "columns"), [(1, 1), (3, 40), (5, 128), (2, 1000), (70, 2048), (3, 70_000)])
+def test_sums_of_packed_rows(bytes_high: int, columns: int) -> None:
+    """By ml_dtypes' INT4, the longest sums of the smallest and the largest values included."""
+    rng = np.random.default_rng(columns)
+    packed = rng.integers(0, 256, (bytes_high, columns), dtype=np.uint8)
+    packed[0] = 0x88 if columns % 2 else 0x77
+    halves = np.stack([packed & 0x0F, packed >> 4], axis=1).view(ml_dtypes.int4).astype(np.int64)
+    found = sum_int4_rows(torch.from_numpy(packed).view(torch.int8))
+    assert found.dtype == torch.int32
+    assert found.tolist() == halves.sum(axis=2).flatten().tolist()
+
+
+def test_sums_of_rows_in_a_wider_matrix() -> None:
+    wide = torch.arange(64, dtype=torch.int8).view(4, 16)
+    assert sum_int4_rows(wide[:, 3:11]).equal(sum_int4_rows(wide[:, 3:11].clone()))

@@ -136,6 +136,21 @@ def test_weights_scale_per_output_channel(bits: Literal[4, 8], largest: int) -> 
     assert q.abs().amax(1).eq(largest).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_of_odd_channels(dtype: torch.dtype) -> None:
+    """Infinite, NaN, subnormal, tiny and negative ones beside a usual one, in the block that they share with it."""
+    usual, small = [3.0, -0.5, 1.0], 2.0**-133  # a subnormal of bfloat16 too
+    w = torch.tensor([usual, [torch.inf, 1.0, -1.0], [1.0, torch.nan, 2.0], [small, -3 * small, 0.0], [-4.0, 0.0, 2.0]])
+    q, scale = quantise_weight(w.to(dtype))
+    assert q[0].tolist() == [127, -21, 42]
+    assert q[1].tolist() == q[2].tolist() == [0, 0, 0]
+    assert torch.isinf(scale[1])
+    assert torch.isnan(scale[2])
+    assert q[3].abs().max() == 127
+    assert q[4].tolist() == [-127, 0, 64]  # 63.5, half even
+    assert w[4, 0] == -4.0  # the weights stay
+
+
 def test_a_zero_channel_has_scale_one() -> None:
     q, scale = quantise_weight(torch.zeros(2, 5))
     assert not q.any()

@@ -16,7 +16,7 @@ Letters: E experts, H hidden, I intermediate (after the activation).
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -46,8 +46,13 @@ class _Sizes(ABC):
         """How a number is stored."""
 
     @property
+    def held(self) -> tuple[Tensor, ...]:
+        """The tensors that these experts hold, the first matrix in front."""
+        return tuple(value for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor))  # type: ignore[arg-type]
+
+    @property
     def num_experts(self) -> int:
-        return self.w13.shape[0]
+        return self.held[0].shape[0]
 
     @property
     def hidden(self) -> int:
@@ -60,7 +65,7 @@ class _Sizes(ABC):
     @property
     def likeness(self) -> str:
         """What the experts of a layer have in common, in words."""
-        dtype = str(self.w13.dtype).removeprefix("torch.")
+        dtype = str(self.held[0].dtype).removeprefix("torch.")
         return f"{self.kind} ({dtype}) of hidden {self.hidden} and intermediate_hidden {self.intermediate}"
 
 
@@ -80,10 +85,10 @@ class DenseExperts(_Sizes):
     w2: Tensor
 
     def __post_init__(self) -> None:
-        experts, intermediate = _geometry("DenseExperts", self.w13, self.w2)
-        _check_dtype("DenseExperts.w13", self.w13, torch.bfloat16, torch.float32)
-        _check_dtype("DenseExperts.w2", self.w2, self.w13.dtype)
-        _check_shape("DenseExperts.w2", self.w2, (experts, self.w13.shape[2], intermediate), "[E, H, I]")
+        experts, intermediate = geometry("DenseExperts", self.w13, self.w2)
+        check_dtype("DenseExperts.w13", self.w13, torch.bfloat16, torch.float32)
+        check_dtype("DenseExperts.w2", self.w2, self.w13.dtype)
+        check_shape("DenseExperts.w2", self.w2, (experts, self.w13.shape[2], intermediate), "[E, H, I]")
 
     @property
     def kind(self) -> Kind:
@@ -99,9 +104,9 @@ class DenseExperts(_Sizes):
         Raises:
             LayoutError: a size is smaller than the experts' own.
         """
-        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+        if fits(self.hidden, self.intermediate, hidden, intermediate):
             return self
-        return DenseExperts(_fill_gate_up(self.w13, intermediate, hidden), _fill(self.w2, hidden, intermediate))
+        return DenseExperts(fill_gate_up(self.w13, intermediate, hidden), fill(self.w2, hidden, intermediate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +131,18 @@ class IntExperts(_Sizes):
     bits: Literal[4, 8] = 8
 
     def __post_init__(self) -> None:
-        experts, intermediate = _geometry("IntExperts", self.w13, self.w2)
+        experts, intermediate = geometry("IntExperts", self.w13, self.w2)
         hidden = self.w13.shape[2]
-        _check_shape("IntExperts.w2", self.w2, (experts, hidden, intermediate), "[E, H, I]")
-        _check_shape("IntExperts.w13_scale", self.w13_scale, (experts, 2 * intermediate), "[E, 2I]")
-        _check_shape("IntExperts.w2_scale", self.w2_scale, (experts, hidden), "[E, H]")
+        check_shape("IntExperts.w2", self.w2, (experts, hidden, intermediate), "[E, H, I]")
+        check_shape("IntExperts.w13_scale", self.w13_scale, (experts, 2 * intermediate), "[E, 2I]")
+        check_shape("IntExperts.w2_scale", self.w2_scale, (experts, hidden), "[E, H]")
         if self.bits not in (4, 8):
             raise CheckpointError(f"IntExperts.bits is {self.bits!r}; expected 4 or 8.")
         for name in ("w13", "w2"):
             codes, scale = getattr(self, name), getattr(self, f"{name}_scale")
-            _check_dtype(f"IntExperts.{name}", codes, torch.int8)
-            _check_dtype(f"IntExperts.{name}_scale", scale, torch.float32)
-            _check_positive(f"IntExperts.{name}_scale", scale)
+            check_dtype(f"IntExperts.{name}", codes, torch.int8)
+            check_dtype(f"IntExperts.{name}_scale", scale, torch.float32)
+            check_positive(f"IntExperts.{name}_scale", scale)
             if self.bits == 4 and codes.numel() and not -8 <= int(codes.min()) <= int(codes.max()) <= 7:
                 found = f"{int(codes.min())}..{int(codes.max())}"
                 raise CheckpointError(f"IntExperts.{name} has codes {found}; expected -8..7 for 4 bits.")
@@ -153,13 +158,13 @@ class IntExperts(_Sizes):
 
     def padded(self, hidden: int, intermediate: int) -> "IntExperts":
         """As `DenseExperts.padded`."""
-        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+        if fits(self.hidden, self.intermediate, hidden, intermediate):
             return self
         return IntExperts(
-            _fill_gate_up(self.w13, intermediate, hidden),
-            _fill_gate_up(self.w13_scale[:, :, None], intermediate, 1, 1.0)[:, :, 0],
-            _fill(self.w2, hidden, intermediate),
-            _fill(self.w2_scale[:, :, None], hidden, 1, 1.0)[:, :, 0],
+            fill_gate_up(self.w13, intermediate, hidden),
+            fill_gate_up(self.w13_scale[:, :, None], intermediate, 1, 1.0)[:, :, 0],
+            fill(self.w2, hidden, intermediate),
+            fill(self.w2_scale[:, :, None], hidden, 1, 1.0)[:, :, 0],
             self.bits,
         )
 
@@ -188,16 +193,16 @@ class MxExperts(_Sizes):
     def __post_init__(self) -> None:
         if self.elem not in EMAX:
             raise CheckpointError(f"MxExperts.elem is {self.elem!r}; expected one of {', '.join(EMAX)}.")
-        experts, intermediate = _geometry("MxExperts", self.w13, self.w2)
+        experts, intermediate = geometry("MxExperts", self.w13, self.w2)
         hidden = self.w13.shape[2] * self.per_byte
         shape2 = (experts, hidden, intermediate // self.per_byte)
-        _check_shape("MxExperts.w2", self.w2, shape2, "[E, H, I] (FP4: I/2)")
+        check_shape("MxExperts.w2", self.w2, shape2, "[E, H, I] (FP4: I/2)")
         scale13 = (experts, 2 * intermediate, -(-hidden // GROUP))
-        _check_shape("MxExperts.w13_scale", self.w13_scale, scale13, "[E, 2I, ceil(H/32)]")
+        check_shape("MxExperts.w13_scale", self.w13_scale, scale13, "[E, 2I, ceil(H/32)]")
         scale2 = (experts, hidden, -(-intermediate // GROUP))
-        _check_shape("MxExperts.w2_scale", self.w2_scale, scale2, "[E, H, ceil(I/32)]")
+        check_shape("MxExperts.w2_scale", self.w2_scale, scale2, "[E, H, ceil(I/32)]")
         for name in ("w13", "w13_scale", "w2", "w2_scale"):
-            _check_dtype(f"MxExperts.{name}", getattr(self, name), torch.uint8)
+            check_dtype(f"MxExperts.{name}", getattr(self, name), torch.uint8)
 
     @property
     def per_byte(self) -> int:
@@ -215,13 +220,13 @@ class MxExperts(_Sizes):
 
     def padded(self, hidden: int, intermediate: int) -> "MxExperts":
         """As `DenseExperts.padded`; a group that is filled up keeps its scale."""
-        if _fits(self.hidden, self.intermediate, hidden, intermediate):
+        if fits(self.hidden, self.intermediate, hidden, intermediate):
             return self
         return MxExperts(
-            _fill_gate_up(self.w13, intermediate, hidden // self.per_byte),
-            _fill_gate_up(self.w13_scale, intermediate, -(-hidden // GROUP), ONE_E8M0),
-            _fill(self.w2, hidden, intermediate // self.per_byte),
-            _fill(self.w2_scale, hidden, -(-intermediate // GROUP), ONE_E8M0),
+            fill_gate_up(self.w13, intermediate, hidden // self.per_byte),
+            fill_gate_up(self.w13_scale, intermediate, -(-hidden // GROUP), ONE_E8M0),
+            fill(self.w2, hidden, intermediate // self.per_byte),
+            fill(self.w2_scale, hidden, -(-intermediate // GROUP), ONE_E8M0),
             self.elem,
         )
 
@@ -229,7 +234,7 @@ class MxExperts(_Sizes):
 Experts = DenseExperts | IntExperts | MxExperts
 
 
-def _geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
+def geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
     """E and I of stacked weights [E, 2I, ...] and [E, ...]; both must be 3-D and 2I even."""
     if w13.dim() != 3 or w2.dim() != 3:
         raise CheckpointError(
@@ -241,19 +246,19 @@ def _geometry(where: str, w13: Tensor, w2: Tensor) -> tuple[int, int]:
     return experts, rows // 2
 
 
-def _check_dtype(where: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
+def check_dtype(where: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
     if tensor.dtype not in dtypes:
         expected = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise CheckpointError(f"{where} has dtype {str(tensor.dtype).removeprefix('torch.')}; expected {expected}.")
 
 
-def _check_shape(where: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
+def check_shape(where: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
     """`meaning` spells the letters of the expected shape."""
     if tuple(tensor.shape) != shape:
         raise CheckpointError(f"{where} has shape {list(tensor.shape)}; expected {meaning} = {list(shape)}.")
 
 
-def _check_positive(where: str, scale: Tensor) -> None:
+def check_positive(where: str, scale: Tensor) -> None:
     """Name the first scale that is not a finite number above 0."""
     bad = ~(torch.isfinite(scale) & (scale > 0))
     if bool(bad.any()):
@@ -261,7 +266,7 @@ def _check_positive(where: str, scale: Tensor) -> None:
         raise CheckpointError(f"{where} is {float(scale[tuple(at)])!r} at {at}; expected finite scales above 0.")
 
 
-def _fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int) -> bool:
+def fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int) -> bool:
     """Whether there is nothing to pad; smaller sizes would cut weights off."""
     if hidden < hidden_was or intermediate < intermediate_was:
         raise LayoutError(
@@ -271,12 +276,12 @@ def _fits(hidden_was: int, intermediate_was: int, hidden: int, intermediate: int
     return (hidden, intermediate) == (hidden_was, intermediate_was)
 
 
-def _fill_gate_up(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
+def fill_gate_up(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
     """[E, 2R, C] -> [E, 2 rows, columns], each half of the rows padded by itself."""
     halves = t.reshape(t.shape[0], 2, t.shape[1] // 2, t.shape[2])
-    return _fill(halves, rows, columns, value).flatten(1, 2)
+    return fill(halves, rows, columns, value).flatten(1, 2)
 
 
-def _fill(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
+def fill(t: Tensor, rows: int, columns: int, value: float = 0) -> Tensor:
     """[..., R, C] -> [..., rows, columns]."""
     return pad(t, (0, columns - t.shape[-1], 0, rows - t.shape[-2]), value=value)

@@ -24,9 +24,19 @@ from torch import Tensor
 from vllm_megamoe.acl import AclFormat
 from vllm_megamoe.errors import LayoutError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, Kind, MxExperts
+from vllm_megamoe.experts.packed_int4 import PackedInt4
 from vllm_megamoe.layout.cast import format_cast, format_into, on_npu
 from vllm_megamoe.layout.formatted import inner
-from vllm_megamoe.layout.packing import from_uint64, pack_int4_rows, pair_scales, to_uint64, unpack_int4, unpair_scales
+from vllm_megamoe.layout.packing import (
+    OFFSET_BINARY,
+    from_uint64,
+    pack_int4_rows,
+    pair_scales,
+    sum_int4_rows,
+    to_uint64,
+    unpack_int4,
+    unpair_scales,
+)
 from vllm_megamoe.numerics.mx import GROUP, TORCH_DTYPE, Elem
 from vllm_megamoe.numerics.switches import Nibbles
 from vllm_megamoe.profiles.use_cases import USE_CASES, UseCase
@@ -158,7 +168,7 @@ def put_operands(experts: Experts, use_case: UseCase, place: ExpertOperands) -> 
 def _plain(experts: Experts, use_case: UseCase, nibbles: Nibbles) -> Iterator[ExpertOperands]:
     """Operands whose weights are not in their formats yet, and may be views of the experts."""
     facts = USE_CASES[use_case]
-    every = range(len(experts.w13))
+    every = range(experts.num_experts)
     match experts:
         case DenseExperts() if facts.family == "dense":
             return (ExpertOperands(experts.w13[e].t(), experts.w2[e].t()) for e in every)
@@ -212,27 +222,29 @@ def _k_last(weight: Tensor) -> Tensor:
 
 
 def _ints(experts: IntExperts, e: int, nibbles: Nibbles) -> ExpertOperands:
-    w13, w2, s13, s2 = experts.w13[e], experts.w2[e], experts.w13_scale[e], experts.w2_scale[e]
+    s13, s2 = experts.w13_scale[e], experts.w2_scale[e]
+    scales = to_uint64(s13), to_uint64(s2)
     if experts.bits == 8:
-        return ExpertOperands(w13.t(), w2.t(), to_uint64(s13), to_uint64(s2))
-    biases = _int4_bias(w13, s13), _int4_bias(w2, s2)
-    return ExpertOperands(_packed(w13, nibbles), _packed(w2, nibbles), to_uint64(s13), to_uint64(s2), *biases)
+        return ExpertOperands(experts.w13[e].t(), experts.w2[e].t(), *scales)
+    if isinstance(experts, PackedInt4):
+        packed13, packed2 = experts.packed13[e], experts.packed2[e]
+    else:
+        packed13, packed2 = (pack_int4_rows(weight[e]) for weight in (experts.w13, experts.w2))
+    biases = _int4_bias(packed13, s13), _int4_bias(packed2, s2)
+    return ExpertOperands(_nibbles(packed13, nibbles), _nibbles(packed2, nibbles), *scales, *biases)
 
 
-def _packed(q: Tensor, nibbles: Nibbles) -> Tensor:
-    """int8 values -8..7 [N, K] -> int8 [K, N/2]; `.view(torch.int32)` of it is the other carrier, [K, N/8]."""
-    return pack_int4_rows(q, nibbles == "offset_binary").t()
+def _nibbles(packed: Tensor, nibbles: Nibbles) -> Tensor:
+    """int8 [N/2, K] -> int8 [K, N/2]; `.view(torch.int32)` of it is the other carrier, [K, N/8]."""
+    return (packed ^ OFFSET_BINARY if nibbles == "offset_binary" else packed).t()
 
 
-def _int4_bias(q: Tensor, scale: Tensor) -> Tensor:
+def _int4_bias(packed: Tensor, scale: Tensor) -> Tensor:
     """8 * sum over k of q[n, k], times scale[n] -> float32 [N]: what the split q = 16 high + low + 8 leaves out.
 
     Source: operator_readme.txt, A8W4-INT, step 1. The sum is a whole number below 2^24, exact in float32.
     """
-    # torch makes int32 of all codes before it adds them: 2^18 of them stay in the processor's cache.
-    rows = max(1, 2**18 // max(q.shape[1], 1))
-    sums = torch.cat([q[n : n + rows].sum(dim=1, dtype=torch.int32) for n in range(0, len(q), rows)])
-    return 8.0 * sums.float() * scale
+    return 8.0 * sum_int4_rows(packed).float() * scale
 
 
 def _int_values(o: ExpertOperands, four: bool, nibbles: Nibbles) -> tuple[Tensor, Tensor, Tensor, Tensor]:

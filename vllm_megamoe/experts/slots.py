@@ -168,8 +168,6 @@ def _share(made: ExpertOperands, experts: Experts) -> bool:
     Its owner may change it later (a trainer its weights, on the device too), and an expert that moves to another rank
     is overwritten.
     """
-    owned = {
-        t.untyped_storage().data_ptr() for f in fields(experts) if isinstance(t := getattr(experts, f.name), Tensor)
-    }
+    owned = {tensor.untyped_storage().data_ptr() for tensor in experts.held}
     parts = (getattr(made, name) for name in _NAMES)
     return any(inner(part).untyped_storage().data_ptr() in owned for part in parts if part is not None)

@@ -14,7 +14,6 @@ error.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -71,7 +70,7 @@ def _values(experts: Experts) -> DenseExperts:
 
 def _wider_codes(experts: Experts) -> Experts:
     assert isinstance(experts, IntExperts)
-    return replace(experts, bits=8)
+    return IntExperts(experts.w13, experts.w13_scale, experts.w2, experts.w2_scale, 8)
 
 
 def _e2m1_as_e4m3(experts: Experts) -> Experts:

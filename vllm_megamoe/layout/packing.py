@@ -63,8 +63,12 @@ def as_int8(words: Tensor) -> Tensor:
     return words.view(torch.int8)
 
 
-def pack_int4_rows(values: Tensor, offset_binary: bool = False) -> Tensor:
-    """int8 values -8..7 [R, C] -> int8 [R/2, C]; the even row is the low nibble. `offset_binary` as `pack_int4`.
+OFFSET_BINARY = -0x78
+"""int8 0x88: bits that differ between two nibbles in two's complement and the same in offset binary."""
+
+
+def pack_int4_rows(values: Tensor) -> Tensor:
+    """int8 values -8..7 [R, C] -> int8 [R/2, C]; the even row is the low nibble.
 
     Transposed it is `pack_int4` of the transpose: packing rows takes whole rows at a time.
 
@@ -76,7 +80,7 @@ def pack_int4_rows(values: Tensor, offset_binary: bool = False) -> Tensor:
     codes = values.contiguous().view(torch.uint8)
     packed = codes[1::2] << 4
     packed |= codes[0::2] & 0x0F
-    return (packed ^ 0x88 if offset_binary else packed).view(torch.int8)
+    return packed.view(torch.int8)
 
 
 def unpack_int4_rows(packed: Tensor) -> Tensor:
@@ -86,6 +90,38 @@ def unpack_int4_rows(packed: Tensor) -> Tensor:
     values[:, 0] >>= 4  # with its sign
     torch.bitwise_right_shift(packed, 4, out=values[:, 1])
     return values.flatten(0, 1)
+
+
+_WORD = 8
+_AT_ONCE = 16
+"""Nibbles of at most 15 whose sum fits into a byte."""
+
+
+def _repeated(byte: int) -> int:
+    """The int64 of which every byte is this one."""
+    return int.from_bytes(bytes([byte]) * _WORD, "little", signed=True)
+
+
+def sum_int4_rows(packed: Tensor) -> Tensor:
+    """int8 [R/2, C] as `pack_int4_rows` gives it -> int32 [R], the sum of each row's values.
+
+    Eight bytes at a time: codes become value + 8, and the nibbles of 16 words are added up in the bytes of one.
+    """
+    if short := -packed.shape[1] % (_WORD * _AT_ONCE):
+        packed = pad(packed, (0, short))
+    packed = packed.contiguous()
+    words, offset = packed.view(torch.int64), 8 * packed.shape[1]
+    sums = torch.empty((len(words), 2), dtype=torch.int32, device=packed.device)
+    # Pieces that stay in the processor's cache with what is made of them.
+    rows = max(1, 2**17 // max(words.shape[1], 1))
+    for start in range(0, len(words), rows):
+        codes = words[start : start + rows] ^ _repeated(0x88)
+        low = codes & _repeated(0x0F)
+        high = codes.bitwise_right_shift_(4).bitwise_and_(_repeated(0x0F))
+        for half, nibbles in enumerate((low, high)):
+            few = nibbles.view(len(codes), _AT_ONCE, -1).sum(dim=1)
+            sums[start : start + rows, half] = few.view(torch.uint8).sum(dim=1, dtype=torch.int32) - offset
+    return sums.flatten()
 
 
 NEUTRAL_E8M0 = 127

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from vllm_megamoe.errors import CheckpointError
 from vllm_megamoe.experts.canonical import DenseExperts, Experts, IntExperts, MxExperts
+from vllm_megamoe.experts.packed_int4 import PackedInt4
+from vllm_megamoe.layout.packing import unpack_int4_rows
 from vllm_megamoe.numerics.mx import GROUP, Elem, decode_bytes, e8m0_value
 from vllm_megamoe.profiles.use_cases import UseCase
 
@@ -29,6 +31,26 @@ class IntMatrix:
     codes: Tensor
     scale: Tensor
     bits: Literal[4, 8]
+
+
+class PackedInt4Matrix(IntMatrix):
+    """IntMatrix of 4 bits whose codes stay packed, int8 [N/2, K], the even channel low; `codes` unpacks them."""
+
+    __slots__ = ("packed",)
+    packed: Tensor
+
+    def __init__(self, packed: Tensor, scale: Tensor) -> None:
+        for name, value in (("packed", packed), ("scale", scale), ("bits", 4)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def codes(self) -> Tensor:
+        """int8 [N, K], one a byte, made anew each time."""
+        return unpack_int4_rows(self.packed)
+
+    def plain(self) -> IntMatrix:
+        """The same with a byte for each code."""
+        return IntMatrix(self.codes, self.scale, self.bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +93,17 @@ def values_of(matrix: Matrix) -> Tensor:
 
 def own_memory(matrix: Matrix) -> Matrix:
     """The matrix in memory of its own, not the file's."""
+    if isinstance(matrix, PackedInt4Matrix):
+        return matrix.plain()
     tensors = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
     own: Any = {name: value.clone() for name, value in tensors.items() if isinstance(value, Tensor)}
     return replace(matrix, **own)
 
 
 def split_rows(matrix: Matrix, parts: int) -> list[Matrix]:
-    """The matrix as this many of equal rows, in the same memory."""
+    """The matrix as this many of equal rows, in the same memory where it holds its codes."""
+    if isinstance(matrix, PackedInt4Matrix):
+        matrix = matrix.plain()
     values = {field.name: getattr(matrix, field.name) for field in fields(matrix)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     pieces: Any = zip(*(tensor.chunk(parts) for tensor in tensors.values()), strict=True)
@@ -122,6 +148,9 @@ def join_expert(gate: Matrix, up: Matrix, down: Matrix, where: str) -> Experts:
             f"{where}: projections stored in different ways ({named}); expected one way for all three. Quantise the "
             "whole expert alike, or none of it."
         )
+    if isinstance(gate, PackedInt4Matrix) and isinstance(up, PackedInt4Matrix) and isinstance(down, PackedInt4Matrix):
+        packed, scale = torch.cat([gate.packed, up.packed]), torch.cat([gate.scale, up.scale])
+        return PackedInt4(packed[None], scale[None], down.packed[None], down.scale[None])
     if isinstance(gate, IntMatrix) and isinstance(up, IntMatrix) and isinstance(down, IntMatrix):
         scale = torch.cat([gate.scale, up.scale])
         codes = torch.cat([gate.codes, up.codes])
