@@ -67,6 +67,13 @@ def test_steps_to_other_kinds(use_case: UseCase) -> None:
     assert found.w2.equal(expected.w2)
 
 
+def test_on_a_device() -> None:
+    """All of it is there already; where vLLM says a device, tests/contract and a simulated NPU go on from here."""
+    packed, plain = both()
+    assert packed.on(torch.device("cpu")) is packed
+    assert plain.on(torch.device("cpu")) is plain
+
+
 def test_held_tensors_are_the_packed_ones() -> None:
     packed, _ = both()
     assert [tensor.shape[1:] for tensor in packed.held] == [(I, H), (2 * I,), (H // 2, I), (H,)]

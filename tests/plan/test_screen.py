@@ -52,8 +52,9 @@ def test_layers_of_another_kind_get_a_block_of_their_own() -> None:
     plan = make_plan(EP16, [*numbered(QWEN3, 0, 1), *numbered(clamped, 2)], lossy)
     assert [len(kind) for kind in kinds(plan.layers)] == [2, 1]
     text = render(plan)
-    assert "layers 0-1: a8w8-int from bf16, lossy: 0.64 to 0.91 % of the rms, swiglu\n" in text
-    assert "layers 2: a8w8-int from bf16, lossy: 0.64 to 0.91 % of the rms, swiglu (clamp 7)\n" in text
+    lost = "0.64 to 0.91 % of the weights' rms, a layer's output 1.9 to 3.1 %; of Gaussian weights"
+    assert f"layers 0-1: a8w8-int from bf16, lossy ({lost}), swiglu\n" in text
+    assert f"layers 2: a8w8-int from bf16, lossy ({lost}), swiglu (clamp 7)\n" in text
 
 
 def test_a_draft_like_the_model_has_a_block_of_its_own() -> None:

@@ -17,7 +17,7 @@ Letters: E experts, H hidden, I intermediate (after the activation).
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -49,6 +49,12 @@ class _Sizes(ABC):
     def held(self) -> tuple[Tensor, ...]:
         """The tensors that these experts hold, the first matrix in front."""
         return tuple(value for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor))  # type: ignore[arg-type]
+
+    def on(self, device: torch.device) -> Self:
+        """On a device; the same object where all of it is there already."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+        return self if all(moved[name] is value for name, value in values.items()) else type(self)(**moved)
 
     @property
     def num_experts(self) -> int:

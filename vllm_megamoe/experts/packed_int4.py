@@ -51,6 +51,11 @@ class PackedInt4(IntExperts):
     def held(self) -> tuple[Tensor, ...]:
         return self.packed13, self.w13_scale, self.packed2, self.w2_scale
 
+    def on(self, device: torch.device) -> "PackedInt4":
+        """As `DenseExperts.on`."""
+        moved = [tensor.to(device) for tensor in self.held]
+        return self if all(a is b for a, b in zip(moved, self.held, strict=True)) else PackedInt4(*moved)
+
     @property
     def w13(self) -> Tensor:  # type: ignore[override]
         """int8 [E, 2I, H], as IntExperts have it."""

@@ -1,7 +1,7 @@
 """A layer's experts as operands, as its plan says: routed ones as they arrive, a shared MLP cut to their width."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class RoutedWeights:
 
     def put(self, slot: int, experts: Experts) -> None:
         """One expert: its operands are made, or overwritten in the memory that they have."""
-        experts = _on_device(experts, self._device)
+        experts = experts.on(self._device)
         if self._plan.facts.gate_up_interleaved:
             experts = _deinterleaved(experts, self._plan.facts.name)
         self._slots.put(slot, experts)
@@ -64,7 +64,7 @@ class RoutedWeights:
         sizes, generator = self._plan.padding, torch.Generator().manual_seed(0)
         shapes = (1, 2 * sizes.intermediate_was, sizes.hidden_was), (1, sizes.hidden_was, sizes.intermediate_was)
         weights = [torch.empty(shape).uniform_(-1e-3, 1e-3, generator=generator).to(self._dtype) for shape in shapes]
-        self._slots.fill(_on_device(DenseExperts(*weights), self._device))
+        self._slots.fill(DenseExperts(*weights).on(self._device))
 
     def operands(self) -> LayerOperands:
         """Of all experts.
@@ -98,7 +98,7 @@ class SharedWeights:
                 '"fuse_shared_experts": "off".'
             )
         for piece in range(experts.num_experts):
-            self._slots.put(piece, _on_device(experts.one(piece), self._device))
+            self._slots.put(piece, experts.one(piece).on(self._device))
 
     def operands(self) -> LayerOperands:
         """Of all pieces."""
@@ -115,14 +115,6 @@ def _slots(plan: LayerPlan, use_case: UseCase, count: int, dtype: torch.dtype) -
         stacked=plan.stacked,
         dtype=dtype,
     )
-
-
-def _on_device(experts: Experts, device: torch.device) -> Experts:
-    """The same object where it is there already."""
-    moved = {f.name: value.to(device) for f in fields(experts) if isinstance(value := getattr(experts, f.name), Tensor)}
-    if all(moved[name] is getattr(experts, name) for name in moved):
-        return experts
-    return replace(experts, **moved)  # type: ignore[arg-type]
 
 
 def _deinterleaved(experts: Experts, name: str) -> DenseExperts:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from vllm_megamoe.plan.layer_plan import LayerPlan, Plan
+from vllm_megamoe.profiles.losses import told
 from vllm_megamoe.profiles.profile import REVISIONS
 
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -77,7 +78,7 @@ def _block(layers: list[LayerPlan]) -> Iterator[str]:
     draft = " (draft, a communicator of its own)" if layer.communicator == "draft" else draft
     yield (
         f"layers {layer_numbers(layers)}{draft}: {layer.use_case.value} from {facts.experts_format}"
-        f"{f', lossy: {layer.loss} of the rms' if layer.loss else ''}, {layer.activation}"
+        f"{f', lossy ({told(layer.loss, layer.use_case)})' if layer.loss else ''}, {layer.activation}"
     )
     yield (
         f"  experts {facts.num_experts}{_slots(layer)} ({layer.experts_per_rank} on a rank), topk {facts.topk}, hidden "

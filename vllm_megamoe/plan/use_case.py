@@ -14,7 +14,7 @@ from vllm_megamoe.plan.facts import MoeFacts
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.verdict import Rejected, Violation
 from vllm_megamoe.profiles.limits import limits_of
-from vllm_megamoe.profiles.losses import OUTPUT, Loss
+from vllm_megamoe.profiles.losses import Loss, told
 from vllm_megamoe.profiles.profile import Profile
 from vllm_megamoe.profiles.use_cases import UseCase
 
@@ -138,8 +138,7 @@ def _consent(chosen: UseCase, layer: MoeFacts, profile: Profile, options: Option
         remedy += f", because {profile.name} has no use case that surely keeps the numbers of {form}"
     elif exact:
         remedy += f", or drop use_case: {exact[0]} keeps every number"
-    loss = f"{ways[chosen]} of the weights' rms, a layer's output {OUTPUT[chosen]}"
-    got = f"{chosen.value} from {_label(layer)} experts is lossy ({loss})"
+    got = f"{chosen.value} from {_label(layer)} experts is lossy ({told(str(ways[chosen]), chosen)})"
     return Violation("use_case", got, "consent", f"{remedy}.")
 
 

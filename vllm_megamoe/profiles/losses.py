@@ -24,6 +24,11 @@ class Loss:
         return f"{self.least:g} to {self.most:g} %" if self.least else f"at most {self.most:g} %"
 
 
+def told(loss: str, use_case: UseCase) -> str:
+    """What a lossy conversion costs, and of what; `loss` is that of the weights."""
+    return f"{loss} of the weights' rms, a layer's output {OUTPUT[use_case]}; of Gaussian weights"
+
+
 _A16W16, _INT8, _FP8 = UseCase.A16W16, UseCase.A8W8_INT, UseCase.A8W8_FP
 
 LOSSES: Mapping[str, Mapping[UseCase, Loss]] = {

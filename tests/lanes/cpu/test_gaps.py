@@ -123,3 +123,21 @@ def test_sigmoid_routing_without_groups() -> None:
     assert ids.long().sort(dim=1).values.equal(chosen)
     expected = logits.sigmoid().gather(1, chosen)
     torch.testing.assert_close(weights.gather(1, order), expected / expected.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("family", "triton", "lines"), [("deepseek_v4", False, 1), ("deepseek_v4", True, 0), ("qwen3_moe", False, 0)]
+)
+def test_attention_that_needs_triton_is_told(
+    family: str, triton: bool, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, at the start: its first request would end the engine with a TypeError that names nothing."""
+    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", triton)
+    gaps._tell_of_triton.cache_clear()
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(hf_text_config=SimpleNamespace(model_type=family)), quant_config=None
+    )
+    with caplog.at_level(logging.WARNING, "vllm_megamoe"):
+        for _ in range(2):
+            gaps.start(config)
+    assert [record.message.count("triton-cpu") > 0 for record in caplog.records] == [True] * lines

@@ -49,7 +49,7 @@ class RunReport(_Part):
     Attributes:
         profile: of the product.
         use_case: operator scenario, null where the layer cannot be planned.
-        loss: of the conversion, empty for an exact one.
+        loss: of the conversion, rms of the weights' error over their rms, empty for an exact one.
         refused: the first rule that stands in the way, empty for none.
     """
 

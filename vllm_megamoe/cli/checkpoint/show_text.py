@@ -102,5 +102,6 @@ def _products(groups: Sequence[Sequence[LayerReport]]) -> Table:
 def _cell(run: RunReport) -> str:
     if run.use_case is None:
         return f"refused: {run.refused}"
-    how = f"{run.use_case}{f', lossy: {run.loss}' if run.loss else ', exact'}"
+    loss = f"lossy: {run.loss} of the weights' rms" if run.loss else "exact"
+    how = f"{run.use_case}, {loss}"
     return f"{how}, but refused: {run.refused}" if run.refused else how

@@ -119,7 +119,8 @@ class GroupReport(_Part):
         format: name of the experts' format.
         num_experts, experts_per_rank, topk, hidden, intermediate_hidden: the model's own sizes.
         runs: `mega_moe`, or `rejected` where no plan of them exists; all that follows is null then.
-        use_case, loss: operator scenario, and the error of a lossy conversion (empty for an exact one).
+        use_case, loss: operator scenario, and the error of a lossy conversion (empty for an exact one), rms of the
+            weights' error over their rms.
         communicator: `main`, or `draft` for draft layers that have one of their own.
     """
 

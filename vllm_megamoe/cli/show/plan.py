@@ -113,7 +113,7 @@ def _column(plan: PlanReport) -> dict[str, str]:
     return {
         "holds": "yes" if plan.holds else f"no ({len(plan.violations)})",
         "ranks": str(engine.ep_size) if engine else "-",
-        "use case": _each(f"{group.use_case}" + (f" ({group.loss})" if group.loss else "") for group in groups),
+        "use case": _each(f"{group.use_case}" + (" (lossy)" if group.loss else "") for group in groups),
         "activation": _each(group.activation.text for group in groups if group.activation),
         "shared experts": _each(group.shared_experts.mode for group in groups if group.shared_experts),
         "padding": _each(_padding(group) for group in groups),

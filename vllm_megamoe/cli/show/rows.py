@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from vllm_megamoe.cli.report.schema import GroupReport, PlanReport, ViolationReport, WireReport
+from vllm_megamoe.profiles.losses import told
+from vllm_megamoe.profiles.use_cases import UseCase
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -61,8 +63,9 @@ def group_rows(group: GroupReport) -> Iterator[Row]:
     if group.runs == "rejected":
         yield name, f"not planned, experts are {group.format}"
     else:
-        loss = f", lossy: {group.loss} of the rms" if group.loss else ""
-        yield name, f"mega_moe as {group.use_case}, from {group.format}{loss}"
+        yield name, f"mega_moe as {group.use_case}, from {group.format}{', lossy' if group.loss else ''}"
+        if group.loss and group.use_case is not None:
+            yield "  loss", told(group.loss, UseCase(group.use_case))
     if not short:
         yield "  numbers", group.layers
     experts = f"{group.num_experts} ({group.experts_per_rank} on a rank), topk {group.topk}"

@@ -7,6 +7,8 @@
 * Blocks of the KV cache that held NaN: attention multiplies what lies behind a sequence's end by 0, so the next request
   in such a block would become NaN too. vLLM can zero blocks before they are used, and does so for other caches.
 * Sigmoid routing without groups (MiniMax-M2): vLLM's CPU router knows it as routing with one group.
+* Attention of DeepSeek-V4 asks a Triton kernel which request a token is of; without triton-cpu the engine starts, and
+  its first request ends it with a TypeError (vLLM 0.32, v1/attention/ops/metadata.py).
 """
 
 import logging
@@ -39,6 +41,8 @@ _NORM_BIAS = re.compile(r"norm\w*\.bias$")
 def start(vllm_config: Any) -> None:
     """Called in a worker before each layer of a model is built; what was done stays done."""
     _teach_router()
+    text_config = getattr(vllm_config.model_config, "hf_text_config", None)
+    _tell_of_triton(getattr(text_config, "model_type", ""))
     config = vllm_config.quant_config
     if isinstance(config, MegaMoeConfig):
         _name_unused(_described(config.side_files))
@@ -99,6 +103,19 @@ def _teach_router() -> None:
         return route(self, *args, **kwargs)
 
     CPURouter._compute_routing = compute
+
+
+@cache
+def _tell_of_triton(model_type: str) -> None:
+    from vllm.triton_utils import HAS_TRITON
+
+    if model_type.startswith("deepseek_v4") and not HAS_TRITON:
+        logger.warning(
+            "megamoe: vLLM's attention of %s needs Triton for CPUs (triton-cpu), which is not here: the engine starts, "
+            "and its first request ends it with \"'function' object is not subscriptable\". Install triton-cpu, or try "
+            "the experts alone (vllm-megamoe check)",
+            model_type,
+        )
 
 
 def _name_unused(description: Mapping[str, Any]) -> None:
