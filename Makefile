@@ -72,6 +72,7 @@ bench: $(VENV) ## measure beside vLLM's own and write docs/benchmarks.md and doc
 	@PYTHONPATH=tests $(RUN) -m bench.bench_around --contract $(CONTRACT_VENV)/bin/python --write docs/benchmarks.md
 	@PYTHONPATH=tests $(RUN) -m bench.bench_start --eager --write docs/benchmarks.md
 	@PYTHONPATH=tests $(RUN) -m bench.bench_loading --write docs/benchmarks.md
+	@PYTHONPATH=tests $(RUN) -m bench.bench_convert --write docs/benchmarks.md
 	@PYTHONPATH=tests $(RUN) -m bench.scale --write docs/scale.md > /dev/null
 
 clean: ## remove the virtual environment and all caches

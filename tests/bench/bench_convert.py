@@ -1,6 +1,6 @@
 """Time `vllm-megamoe convert` beside reading and writing the same bytes, in one run, with its peak memory.
 
-    PYTHONPATH=tests python -m bench.bench_convert [--gib 4] [--folder DIR]
+    PYTHONPATH=tests python -m bench.bench_convert [--gib 4] [--folder DIR] [--write docs/benchmarks.md]
 
 Source files are in the page cache for both; both flush what they write to the disk. `convert` also reads again what it
 wrote, which the plain copy does not. Quote the ratio, not the seconds.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.bench_loading import sizes_of
 from bench.loading import Sizes, write
+from bench.page import put_section
 from cli.command import QWEN3_30B_A3B
 from safetensors import safe_open
 
@@ -31,6 +32,11 @@ CASES = (
 """Format of a generated checkpoint (bench.loading), and what it becomes."""
 
 _CHUNK = 1 << 23
+TITLE = "## Converting"
+SAID = """`vllm-megamoe convert` of generated experts (hidden 2048, intermediate 1024), beside reading the source and writing
+as many bytes as the result has, both flushed to the disk. Speed is that time divided by convert's, which starts a
+process, reads again what it has written, compares each number and works out the losses; the aim is 0.7. Memory is the
+largest of all processes so far, pages of mapped files included."""
 
 
 def described(folder: Path, form: str, sizes: Sizes) -> None:
@@ -96,12 +102,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.0, help="size of the BF16 checkpoint")
     parser.add_argument("--folder", type=Path, help="where checkpoints are made and kept; a temporary one else")
+    parser.add_argument("--write", type=Path, help="a page whose section is replaced")
     given = parser.parse_args()
-    print("| | GiB read | GiB written | read and write | speed of convert | most memory so far |")
-    print("|---" * 6 + "|")
+    lines = [SAID, "", "| | GiB read | GiB written | read and write | speed of convert | most memory so far |"]
+    lines.append("|---" * 6 + "|")
     with tempfile.TemporaryDirectory() as place:
         for form, use_case in CASES:
-            print(line(given.folder or Path(place), form, use_case, given.gib), flush=True)
+            print(f"bench: convert {form} to {use_case}", file=sys.stderr, flush=True)
+            lines.append(line(given.folder or Path(place), form, use_case, given.gib))
+    text = "\n".join(lines)
+    print(text)
+    if given.write is not None:
+        put_section(given.write, TITLE, text)
 
 
 if __name__ == "__main__":
