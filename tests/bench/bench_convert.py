@@ -33,9 +33,9 @@ CASES = (
 
 _CHUNK = 1 << 23
 TITLE = "## Converting"
-SAID = """`vllm-megamoe convert` of generated experts (hidden 2048, intermediate 1024), beside reading the source and writing
-as many bytes as the result has, both flushed to the disk. Speed is that time divided by convert's, which starts a
-process, reads again what it has written, compares each number and works out the losses; the aim is 0.7. Memory is the
+SAID = """`vllm-megamoe convert` of generated experts (hidden 2048, intermediate 1024), beside reading the source and
+writing as many bytes as the result has, both flushed to the disk. Speed is that time divided by convert's, which starts
+a process, reads again what it has written, compares each number and works out the losses; the aim is 0.7. Memory is the
 largest of all processes so far, pages of mapped files included."""
 
 
