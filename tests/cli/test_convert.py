@@ -2,44 +2,20 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cli import pairs
 from cli.command import run
+from cli.conversions import converted, files_of
 from cli.test_check import checked
 from formats.readings.store import Raw, Store
 from numpy.typing import NDArray
 
-from vllm_megamoe.cli.checkpoint import convert_layer
-from vllm_megamoe.cli.checkpoint.journal import JOURNAL
-from vllm_megamoe.cli.checkpoint.schema import ConvertReport
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The BF16 checkpoint, with files beside it."""
-    folder = pairs.write(tmp_path_factory.mktemp("source") / "bf16")
-    (folder / "tokenizer.json").write_bytes(b'{"a": "\xc3\xa9"}\r\n')
-    (folder / "LICENSE").write_bytes(bytes(range(256)))
-    return folder
-
-
-def converted(source: Path, target: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """`convert ... --json`, parsed and held against the schema."""
-    found = run("convert", str(source), str(target), *arguments, "--json")
-    assert found.exit_code == code, found.output
-    ConvertReport.model_validate_json(found.stdout)
-    parsed: dict[str, Any] = json.loads(found.stdout)
-    return parsed
 
 
 def experts_of(folder: Path) -> Iterator[tuple[str, str, dict[str, Raw]]]:
@@ -171,70 +147,6 @@ def test_some_layers(tmp_path: Path, source: Path) -> None:
     checked(own, "--against", source, "--tokens", "4")
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-def test_an_ended_run_goes_on(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, arguments = tmp_path / "own", ("--use-case", "a8w8-int")
-    write, calls = convert_layer.write_file, []
-
-    def interrupted(place: Path, *rest: Any) -> None:
-        calls.append(place.name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        write(place, *rest)
-
-    monkeypatch.setattr(convert_layer, "write_file", interrupted)
-    assert run("convert", str(source), str(own), *arguments).exit_code == 130
-    assert set(files_of(own)) == {"megamoe-experts-00000.safetensors", JOURNAL}
-    assert run("show", str(own)).exit_code == 2
-    layers = converted(source, own, *arguments)["layers"]
-    assert [layer["resumed"] for layer in layers] == [True, False]
-    assert calls.count("megamoe-experts-00000.safetensors") == 1
-    fresh = tmp_path / "fresh"
-    again = converted(source, fresh, *arguments)["layers"]
-    assert files_of(own) == files_of(fresh)
-    assert [a["weight_rel_err"] for a in layers] == [b["weight_rel_err"] for b in again]
-
-
-KILLED = """
-import os, sys
-from vllm_megamoe.cli.checkpoint import convert_layer
-made = convert_layer.in_order
-def dies(*arguments):
-    for number, expert in enumerate(made(*arguments)):
-        if number == 2:
-            os._exit(9)
-        yield expert
-convert_layer.in_order = dies
-from vllm_megamoe.cli.app import main
-sys.argv = ["vllm-megamoe", "convert", *sys.argv[1:], "--use-case", "a8w4-fp"]
-main()
-"""
-
-
-def test_a_killed_run_leaves_no_half_file_under_its_name(tmp_path: Path, source: Path) -> None:
-    own = tmp_path / "own"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(own)], cwd=ROOT, check=False)
-    assert done.returncode == 9
-    assert set(files_of(own)) == {".megamoe-experts-00000.safetensors.part", JOURNAL}
-    converted(source, own, "--use-case", "a8w4-fp")
-    fresh = tmp_path / "fresh"
-    converted(source, fresh, "--use-case", "a8w4-fp")
-    assert files_of(own) == files_of(fresh)
-
-
-def test_what_is_read_again_must_be_what_was_written(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vllm_megamoe.checkpoint.writing.checksum_of", lambda file: -1)
-    found = run("convert", str(source), str(tmp_path / "own"), "--use-case", "a8w8-int")
-    assert found.exit_code == 2
-    assert "not what was written" in found.output
-    assert files_of(tmp_path / "own") == {}
-
-
 def test_folders_that_are_not_touched(tmp_path: Path, source: Path) -> None:
     full = tmp_path / "full"
     full.mkdir()
@@ -247,14 +159,6 @@ def test_folders_that_are_not_touched(tmp_path: Path, source: Path) -> None:
     own = tmp_path / "own"
     converted(source, own, "--use-case", "a8w8-int")
     assert run("convert", str(source), str(own), "--use-case", "a8w8-int").exit_code == 2
-
-
-def test_another_conversions_folder_is_not_gone_on_with(tmp_path: Path, source: Path) -> None:
-    own = tmp_path / "own"
-    subprocess.run([sys.executable, "-c", KILLED, str(source), str(own)], cwd=ROOT, check=False)
-    found = run("convert", str(source), str(own), "--use-case", "a8w8-int")
-    assert found.exit_code == 2
-    assert "other options" in found.output
 
 
 def test_refusals(tmp_path: Path, source: Path) -> None:

@@ -39,8 +39,8 @@ def _saying(command: Callable[..., None]) -> Callable[..., None]:
         except MegaMoeError as error:
             typer.echo(f"{NAME}: {error}", err=True)
             raise typer.Exit(cli.BAD_INPUT) from None
-        except KeyboardInterrupt:
-            typer.echo(f"{NAME}: interrupted", err=True)
+        except KeyboardInterrupt as stop:
+            typer.echo(f"{NAME}: {'; '.join(['interrupted', *map(str, stop.args)])}", err=True)
             raise typer.Exit(cli.INTERRUPTED) from None
 
     return run

@@ -66,7 +66,11 @@ def convert(opened: Opened, target: Path, options: Options, choices: Choices) ->
     for layer in opened.layers:
         before = [job.file for job in jobs[layer.name] if journal.has(job.file)]
         for job in jobs[layer.name]:
-            write_experts(job, layer, plans[layer.name], opened.stored(layer), choices, journal)
+            try:
+                write_experts(job, layer, plans[layer.name], opened.stored(layer), choices, journal)
+            except KeyboardInterrupt:
+                there = f"{target} has {len(journal.files)} of {sum(map(len, jobs.values()))} files of experts"
+                raise KeyboardInterrupt(f"{there}, the same command goes on from there") from None
         done += [_told(layer, of, journal, before) for of in _by_block(jobs[layer.name])]
     _keep(opened, moved, journal)
     _copy_beside(opened.folder, target)
