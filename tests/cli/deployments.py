@@ -46,6 +46,8 @@ ALSO = {
     ("MiniMax-M3", "?", "8", "4", "65920"): ("bf16", ""),
     ("MiniMax-M3", "?", "4", "8", "131072"): ("msmodelslim-w8a8", ""),
 }
+_LONGER, _POSITIONS = ("Qwen3-235B-A22B", "Qwen3-30B-A3B", "Qwen3-Coder-30B-A3B"), 40960
+"""Tutorials that serve a later release, with more positions than the config at hand has."""
 _UNNAMED = "msmodelslim-w8a8"
 """Rows without a checkpoint's name serve W8A8: they carry `--quantization ascend`."""
 
@@ -115,6 +117,8 @@ def _deployment(
     form, also = ALSO.get((tutorial, checkpoint, tensor, data, length), ("", ""))
     form = form or stored_as(checkpoint)
     words = [f"HCCL_BUFFSIZE={buffsize}"] if buffsize != "-" else []
+    if tutorial in _LONGER and length.isdecimal() and int(length) > _POSITIONS:
+        words.append("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1")
     words += [f"vllm serve ./{tutorial}", f"--tensor-parallel-size {tensor}"]
     words += [f"--data-parallel-size {data}"] if data not in ("-", "1") else []
     words += ["--enable-expert-parallel", "--trust-remote-code", "--quantization ascend"]

@@ -133,6 +133,36 @@ def test_wrong_names_and_values_are_told_the_nearest(tmp_path: Path) -> None:
     assert "doctor" in rejected("docter")
 
 
+@pytest.mark.parametrize("flag", ["device-memory", "memory-bandwidth", "link-bandwidth", "peak", "target-ms"])
+def test_a_number_without_end_is_rejected(tmp_path: Path, flag: str) -> None:
+    model = write_model(tmp_path, QWEN3_30B_A3B)
+    for value in ("inf", "nan", "-1", "1e300"):
+        asked = ("--search", "--devices", "8") if flag == "target-ms" else ("--tp", "8")
+        assert f"--{flag}" in rejected("plan", model, "--profile", "a3@9.1", *asked, f"--{flag}", value)
+
+
+@pytest.mark.parametrize("command", [("plan",), ("show",), ("check",), ("doctor", "--model")])
+def test_an_empty_name_is_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(write_model(tmp_path, QWEN3_30B_A3B))
+    assert "'' is given where a checkpoint's folder or file is expected" in rejected(*command, "")
+
+
+def test_a_longer_sequence_than_the_model_has_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM does; tests/lanes/test_plan_and_server.py asks it."""
+    model = write_model(tmp_path, QWEN3_30B_A3B | {"max_position_embeddings": 40960})
+    asked = ("--max-model-len", "40961")
+    (rule,) = report(model, *asked)["violations"]
+    assert (rule["where"], rule["got"]) == ("--max-model-len", "40961")
+    assert report(model, "--max-model-len", "40960")["holds"]
+    line = f"vllm serve {model} --quantization megamoe --max-model-len 40961"
+    assert not report("--from", line)["holds"]
+    assert report("--from", f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {line}")["holds"]
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "true")
+    assert report(model, *asked)["holds"]
+
+
 def test_no_model_at_all() -> None:
     assert "No MODEL" in rejected("plan", "--tp", "8")
     assert run("plan").exit_code == 2

@@ -43,6 +43,11 @@ NOT_ASKED = {
     "Kimi-K3, tensor and data parallel": _MAMBA,
     "modelopt's file, MXFP8": "Unknown ModelOpt quant algo: MXFP8",
 }
+# What vLLM rejects in its own words, and the plan in ours.
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+_LONG = "--max-model-len 129"
+_DERIVED = "is greater than the derived max_model_len"
+TOO_LONG = ("a longer sequence than the model has", "a longer sequence than YaRN has")
 
 QWEN, DEEPSEEK = TINY["Qwen3-MoE"], TINY["DeepSeek-V3"]
 NAMES = [f"model.layers.{i}.mlp.experts" for i in range(5)]
@@ -125,6 +130,10 @@ ODDITIES: dict[str, Case] = {
     # Layouts.
     "experts do not divide": ({**QWEN, "num_experts": 9}, "-tp 2 --enable-expert-parallel"),
     "ranks of a product": (QWEN, f"-tp 2 --enable-expert-parallel {A3}"),
+    TOO_LONG[0]: ({**QWEN, "max_position_embeddings": 128}, _LONG),
+    TOO_LONG[1]: ({**QWEN, "max_position_embeddings": 128, "rope_parameters": _YARN}, _LONG),
+    "a factor that lengthens": (
+        {**QWEN, "max_position_embeddings": 128, "rope_parameters": {**_YARN, "rope_type": "linear"}}, _LONG),
     "topk beyond a product": ({**QWEN, "num_experts": 64, "num_experts_per_tok": 20}, f"-tp 2 -ep {A3}"),
     "stages of a pipeline": (QWEN, "-pp 2 -tp 2 --enable-expert-parallel"),
     "stages of a product's pipeline": (QWEN, f"-pp 2 -tp 2 --enable-expert-parallel {A3}"),
@@ -216,7 +225,7 @@ def command_line(folder: Path, flags: str) -> dict[str, Any]:
     return {"plans": [repr(layer) for layer in plan.layers] if plan else [], "memory": full}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_ASKED])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*NOT_ASKED, *TOO_LONG)])
 def test_both_say_the_same(
     name: str, folders: dict[str, Path], server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +236,17 @@ def test_both_say_the_same(
 @pytest.mark.parametrize("name", NOT_ASKED)
 def test_what_vllm_rejects_is_still_so(name: str, server: dict[str, Any]) -> None:
     assert NOT_ASKED[name] in server[name]["vllm"]
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_both_reject_a_length_that_the_model_does_not_have(
+    name: str, folders: dict[str, Path], server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _DERIVED in server[name]["vllm"]
+    (said,) = command_line(folders[name], flags_of(name, folders))["refused"]
+    assert said.startswith("--max-model-len: 129; expected 128 at most")
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    assert "plans" in command_line(folders[name], flags_of(name, folders))
 
 
 def test_the_lines_end_in_every_way(server: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """`vllm-megamoe convert`: a checkpoint in the package's own format, whose loading is a copy."""
 
+import difflib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -10,6 +11,7 @@ from vllm_megamoe.cli.check_command import Profile
 from vllm_megamoe.cli.request import megamoe_options
 from vllm_megamoe.cli.show.rows import print_whole
 from vllm_megamoe.cli.show_command import Json, Layers
+from vllm_megamoe.plan.options import UseCaseOption
 
 Source = Annotated[str, typer.Argument(help="Folder of a checkpoint, with its weights.", show_default=False)]
 Target = Annotated[Path, typer.Argument(help="New folder, or that of the same conversion that was ended.")]
@@ -58,16 +60,14 @@ def convert(
 
     Keeps tokenizer, config and all other tensors byte for byte; one expert at a time for each core; prints each loss.
     """
+    _named(use_case, "--use-case")
     given = megamoe_options({"use_case": use_case, "requant": "allow", "profile": profile})
-    if use_case == "auto":
-        raise typer.BadParameter("auto; expected the use case by name, which is consent.", param_hint="--use-case")
     if mx_scale not in ("floor", "ceil"):
         raise typer.BadParameter(f"{mx_scale!r}; expected floor or ceil.", param_hint="--mx-scale")
     if ep and tp and ep % tp:
         raise typer.BadParameter(f"{ep} with --tp {tp}; expected a multiple of it (TP x DP).", param_hint="--ep")
-    if shared_use_case == "auto":
-        raise typer.BadParameter("auto; expected the use case by name.", param_hint="--shared-use-case")
-    megamoe_options({"use_case": shared_use_case})
+    if shared_use_case is not None:
+        _named(shared_use_case, "--shared-use-case")
     from vllm_megamoe.cli.checkpoint.check_text import print_converted
     from vllm_megamoe.cli.checkpoint.convert_layer import Choices
     from vllm_megamoe.cli.checkpoint.converting import convert as run
@@ -85,3 +85,14 @@ def convert(
     choices = Choices("ceil" if mx_scale == "ceil" else "floor", Case(chosen) if chosen else None, ep or tp or 1)
     report = run(opened, target, Options.parse({KEY: given}), choices)
     print_whole(report.model_dump_json(indent=2)) if json else print_converted(report)
+
+
+def _named(use_case: str, flag: str) -> None:
+    """Raises: typer.BadParameter: `auto`, or a name that is none; only a name is consent."""
+    names = [name for name in get_args(UseCaseOption) if name != "auto"]
+    if use_case not in names:
+        near = difflib.get_close_matches(use_case, names, 1, 0.4)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise typer.BadParameter(
+            f"{use_case!r}; expected the use case by name: {', '.join(names)}.{hint}", param_hint=flag
+        )

@@ -111,8 +111,11 @@ def find_path(text: str) -> Path | None:
     """What a text names, None where nothing of that name exists.
 
     Raises:
-        ConfigError: it cannot be looked up: a name too long, a folder that may not be read, an unknown user.
+        ConfigError: it is empty, or cannot be looked up: a name too long, a folder that may not be read, an unknown
+            user.
     """
+    if not text:  # as Path this is the working directory, and no shell's unset variable means that
+        raise ConfigError("'' is given where a checkpoint's folder or file is expected. Is a shell's variable unset?")
     try:
         path = Path(text).expanduser()
         return path if path.exists() else None

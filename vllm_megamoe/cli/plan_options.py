@@ -11,6 +11,8 @@ _PLACE = "Memory and speed"
 _SEARCH = "Search"
 _BALANCE = "Write an expert placement"
 _OUTPUT = "Output"
+_MOST = 1e9
+"""Beyond what any device has; keeps infinite numbers out."""
 
 Model = Annotated[
     str | None, typer.Argument(help="Folder of a checkpoint, or its config.json. Weights are not needed.")
@@ -73,7 +75,7 @@ Device = Annotated[
     ),
 ]
 DeviceMemory = Annotated[
-    float | None, typer.Option(min=0.1, help="GiB of a device, in place of its own.", rich_help_panel=_PLACE)
+    float | None, typer.Option(min=0.1, max=_MOST, help="GiB of a device, in place of its own.", rich_help_panel=_PLACE)
 ]
 Utilization = Annotated[
     float | None,
@@ -92,11 +94,15 @@ StoredAs = Annotated[
         rich_help_panel=_PLACE,
     ),
 ]
-Bandwidth = Annotated[float | None, typer.Option(min=0.1, help="GB/s of a device's memory.", rich_help_panel=_PLACE)]
-Link = Annotated[
-    float | None, typer.Option(min=0.1, help="GB/s to other devices, one direction.", rich_help_panel=_PLACE)
+Bandwidth = Annotated[
+    float | None, typer.Option(min=0.1, max=_MOST, help="GB/s of a device's memory.", rich_help_panel=_PLACE)
 ]
-Peak = Annotated[float | None, typer.Option(min=0.1, help="TFLOPS or TOPS of a device.", rich_help_panel=_PLACE)]
+Link = Annotated[
+    float | None, typer.Option(min=0.1, max=_MOST, help="GB/s to other devices, one direction.", rich_help_panel=_PLACE)
+]
+Peak = Annotated[
+    float | None, typer.Option(min=0.1, max=_MOST, help="TFLOPS or TOPS of a device.", rich_help_panel=_PLACE)
+]
 Skew = Annotated[
     float,
     typer.Option(
@@ -110,7 +116,8 @@ Search = Annotated[
 ]
 Devices = Annotated[int | None, typer.Option(min=1, help="Devices to split.", rich_help_panel=_SEARCH)]
 TargetMs = Annotated[
-    float | None, typer.Option(min=0.001, help="Most milliseconds of a decode step.", rich_help_panel=_SEARCH)
+    float | None,
+    typer.Option(min=0.001, max=_MOST, help="Most milliseconds of a decode step.", rich_help_panel=_SEARCH),
 ]
 TargetSequences = Annotated[
     int, typer.Option(min=1, help="Fewest sequences of full length that must fit.", rich_help_panel=_SEARCH)

@@ -17,7 +17,7 @@ from vllm_megamoe.plan.read_config.defaults import with_defaults
 from vllm_megamoe.plan.read_config.reader import text_section
 from vllm_megamoe.plan.verdict import Violation
 from vllm_megamoe.plan.whole.cache import cache_bytes
-from vllm_megamoe.plan.whole.model import WholeModel, read_whole
+from vllm_megamoe.plan.whole.model import WholeModel, length_limit, read_whole
 from vllm_megamoe.plan.whole.on_rank import BitsOf, RankWeights, rank_weights, stored_bits
 from vllm_megamoe.profiles.devices import GIB, Device
 
@@ -25,6 +25,8 @@ DEFAULT_UTILIZATION = 0.92
 """vLLM 0.32's gpu_memory_utilization."""
 DEFAULT_SEQUENCES = 256
 """vLLM 0.32's max_num_seqs of a server, on platforms that it has no figure for."""
+ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+"""vLLM's variable, 1 or true, that turns its refusal of a longer length than the model's into a warning."""
 _MIB = 1 << 20
 
 
@@ -218,6 +220,19 @@ def overfull(found: Fit, better: EngineFacts | None) -> Violation | None:
     else:
         remedy = f"Use {_named(better)}, the fewest ranks on which it fits, or a checkpoint with fewer bits."
     return Violation("memory", got, expected, remedy)
+
+
+def too_long(serving: Serving, config: Mapping[str, Any], allowed: bool) -> Violation | None:
+    """What is wrong with a length that the user named and vLLM rejects; None for one that it takes.
+
+    Args:
+        allowed: whether VLLM_ALLOW_LONG_MAX_MODEL_LEN is set, which makes it a warning.
+    """
+    limit = length_limit(config)
+    if allowed or limit is None or not serving.chosen_len or serving.max_model_len <= limit:
+        return None
+    remedy = f"Set it to {limit} or less; {ALLOW_LONG}=1 makes vLLM take it, at your risk."
+    return Violation("--max-model-len", f"{serving.max_model_len}", f"{limit} at most, as config.json says", remedy)
 
 
 def _or_more(better: EngineFacts | None) -> str:

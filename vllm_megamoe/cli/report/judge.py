@@ -9,7 +9,7 @@ from vllm_megamoe.cli.serve_line.line import ServeLine
 from vllm_megamoe.cli.serve_line.suggest import hccl_value
 from vllm_megamoe.environment import BUFFSIZE_VARIABLE, as_set_before
 from vllm_megamoe.plan.facts import EngineFacts
-from vllm_megamoe.plan.fit import Checkpoint, Serving, fit, overfull
+from vllm_megamoe.plan.fit import ALLOW_LONG, Checkpoint, Serving, fit, overfull, too_long
 from vllm_megamoe.plan.layer_plan import Plan
 from vllm_megamoe.plan.options import Options
 from vllm_megamoe.plan.splits import hccl_of, smallest, splits
@@ -41,6 +41,10 @@ class Judge:
         self.checkpoint: Checkpoint = read_checkpoint(model, files, self.stored_as)
         self.serving: Serving = read_serving(files, place, line, profile)
         self.line = line
+        environment = as_set_before({} if line is None else dict(line.environment))
+        allowed = environment.get(ALLOW_LONG, "").strip().lower() in ("1", "true")
+        length = too_long(self.serving, files.config, allowed)
+        self.wrong = [] if length is None else [length]
 
     def sizes(self, engine: EngineFacts, options: Options, legal: tuple[int, ...]) -> EngineFacts:
         """The engine itself where it fits, else the smallest one that does; itself where none does.
@@ -81,8 +85,8 @@ class Judge:
             found = fit(self.checkpoint, plan, replace(self.serving, max_model_len=length), buffsize)
         name = None if self.stored_as is None else self.stored_as.name
         if found.holds:
-            return Judged(self.checkpoint, found, stored_as=name), [], notes
+            return Judged(self.checkpoint, found, stored_as=name), self.wrong, notes
         best = smallest(self.checkpoint, plan.engine, options, self.serving, legal)
         engine = None if best is None else best.engine
         violation = overfull(found, engine)
-        return Judged(self.checkpoint, found, engine, name), [violation] if violation else [], notes
+        return Judged(self.checkpoint, found, engine, name), [*self.wrong, *([violation] if violation else [])], notes

@@ -120,6 +120,8 @@ def read_whole(config: Mapping[str, Any], layers: Sequence[MoeFacts]) -> WholeMo
 
 
 _LENGTHS = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
+_ROPE = ("rope_scaling", "rope_parameters")
+_UNSTRETCHED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _SHORT = 2048
 """vLLM's own length for a config that says none (_get_and_verify_max_len)."""
 
@@ -128,6 +130,30 @@ def own_length(config: Mapping[str, Any]) -> int:
     """Tokens of the longest sequence that a model was made for."""
     section = text_section(with_defaults(config))
     return next((n for n in map(section.get, _LENGTHS) if isinstance(n, int) and n > 0), _SHORT)
+
+
+def length_limit(config: Mapping[str, Any]) -> int | None:
+    """Tokens beyond which vLLM surely rejects `--max-model-len` (0.30 and 0.32, _get_and_verify_max_len).
+
+    None where it is not sure: the config says no length or a second one, or scales RoPE in a way that vLLM multiplies
+    the length with (YaRN's kinds leave it: they say the longer length themselves).
+    """
+    section = text_section(with_defaults(config))
+    sections = (section, config)
+    if any(part.get("model_max_length") is not None for part in sections):
+        return None
+    if any(_stretches(part.get(key)) for part in sections for key in _ROPE):
+        return None
+    known = [n for n in map(section.get, _LENGTHS) if isinstance(n, int) and n > 0]
+    return min(known, default=None)
+
+
+def _stretches(rope: object) -> bool:
+    """Whether a length is multiplied by a factor of RoPE, of one kind of layers at least."""
+    if not isinstance(rope, Mapping):
+        return False
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    return (rope.get("factor") is not None and kind not in _UNSTRETCHED) or any(map(_stretches, rope.values()))
 
 
 def _experts(body: Body, layer: MoeFacts) -> int:
