@@ -1,12 +1,15 @@
 """What MODEL may be, and what a wrong one is told; exit code 2 means that nothing was decided."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.command import QWEN3_30B_A3B, report, run, write_model
 
+ROOT = Path(__file__).parents[2]
 FP8_SIDE_FILE = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": []}}
 
 
@@ -190,3 +193,30 @@ def test_options_reach_the_plan(tmp_path: Path) -> None:
     bound = report(model, "--profile", "a3@9.1", "--max-recv-token-num", "8", "--allow-token-drop")
     assert bound["holds"]
     assert bound["groups"][0]["rows"]["max_recv_token_num"] == 8
+
+
+IN_AN_IMPORT = """
+import signal, sys
+import vllm_megamoe.cli.answer as answer
+def half(asked):
+    try:
+        signal.raise_signal(signal.SIGINT) if sys.argv[-1] == "16" else None
+    except KeyboardInterrupt:
+        pass
+    raise AttributeError("module 'numpy' has no attribute 'ndarray'")
+answer.answer = half
+from vllm_megamoe.cli.app import main
+sys.argv = ["vllm-megamoe", "plan", "x", "--tp", sys.argv[-1]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [("16", 130), ("8", 1)])
+def test_ctrl_c_in_an_import_is_no_error_of_a_half_module(number: str, code: int) -> None:
+    """torch goes on without the numpy whose import was cut short, and fails later; without Ctrl-C it is an error."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_AN_IMPORT, number], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert (done.stderr == "vllm-megamoe: interrupted\n") == (code == 130)
+    assert ("AttributeError" in done.stderr) == (code == 1)

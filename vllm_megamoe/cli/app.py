@@ -1,7 +1,10 @@
 """The console script."""
 
 import functools
+import signal
 from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
@@ -30,7 +33,11 @@ app = typer.Typer(
 
 
 def _saying(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose errors of ours are a sentence and exit code 2, never a traceback."""
+    """The command, whose errors of ours are a sentence and exit code 2, and whose interruption is one and 130.
+
+    Ctrl-C inside an import leaves half a module behind, and what comes out is at times an error of its user (torch
+    goes on without numpy); after Ctrl-C any error means that.
+    """
 
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:
@@ -40,8 +47,11 @@ def _saying(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"{NAME}: {error}", err=True)
             raise typer.Exit(cli.BAD_INPUT) from None
         except KeyboardInterrupt as stop:
-            typer.echo(f"{NAME}: {'; '.join(['interrupted', *map(str, stop.args)])}", err=True)
-            raise typer.Exit(cli.INTERRUPTED) from None
+            raise _interrupted(*map(str, stop.args)) from None
+        except Exception as error:
+            if not _stops or isinstance(error, typer.Exit):
+                raise
+            raise _interrupted() from None
 
     return run
 
@@ -53,6 +63,22 @@ app.command(epilog=CONVERT_EPILOG, no_args_is_help=True)(_saying(convert))
 app.command(epilog=DOCTOR_EPILOG)(_saying(doctor))
 
 
+_stops: list[int] = []
+"""Each Ctrl-C that came."""
+
+
+def _interrupted(*words: str) -> typer.Exit:
+    typer.echo(f"{NAME}: {'; '.join(['interrupted', *words])}", err=True)
+    return typer.Exit(cli.INTERRUPTED)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    _stops.append(number)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as under nohup
+        signal.signal(signal.SIGINT, _stop)
     app(prog_name=NAME)
