@@ -98,6 +98,8 @@ class Arrivals:
         """(expert, start, stop) into the kept rows, for the experts that have any."""
         found, start = [], 0
         for expert, rows in enumerate(self.totals.tolist()):
+            if not rows:  # most of them, where few rows come
+                continue
             stop = min(start + rows, self.kept)
             if stop > start:
                 found.append((expert, start, stop))
