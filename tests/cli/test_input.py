@@ -56,6 +56,13 @@ def test_msmodelslims_description_beside_the_config_names_the_format(tmp_path: P
     assert [group["use_case"] for group in found["groups"]] == ["a8w8-int"]
 
 
+@pytest.mark.parametrize("names", [3, [7], "Qwen3MoeForCausalLM", {"a": "Qwen3MoeForCausalLM"}])
+def test_architectures_that_are_no_list_of_names(tmp_path: Path, names: Any) -> None:
+    folder = write_model(tmp_path, QWEN3_30B_A3B | {"architectures": names})
+    said = rejected("plan", str(folder))
+    assert f"config.json: architectures = {names!r}; expected a list with the name of a model class" in said
+
+
 @pytest.mark.parametrize("name", ["hf_quant_config.json", "x_hf_quant_config.json", "quant_model_description.json"])
 def test_a_description_alone_is_answered(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(json.dumps(FP8_SIDE_FILE))

@@ -102,6 +102,14 @@ def test_the_table_names_all_of_it(tmp_path: Path) -> None:
         assert word in text
 
 
+def test_a_loss_is_of_weights_and_of_outputs(tmp_path: Path) -> None:
+    """docs/checkpoints.md: BF16 to A8W8-FP, which products of the 950 take."""
+    checkpoint = generate(RECIPES["bf16"], tmp_path / "c")
+    cells = run("show", str(checkpoint.folder), "--requant", "allow").output.replace("│", " ").split()
+    expected = "a8w8-fp, lossy: 2.8 to 3.2 % of the weights' rms, a layer's output 7.2 to 8.7 %; of Gaussian weights"
+    assert expected in " ".join(cells)
+
+
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
 def test_no_checkpoint_is_wrong_usage(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -114,6 +114,19 @@ def test_large_operands_ask_for_large_pages(use_case: UseCase) -> None:
     assert "hg" not in flags_at(inner(small.operands().l1[0]).data_ptr())
 
 
+def test_without_large_pages_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other systems, and kernels that refuse."""
+    one = expert(UseCase.A16W16, 1024, 1024, 0)
+    for advice in (None, -1):
+        if advice is None:
+            monkeypatch.delattr("mmap.MADV_HUGEPAGE")
+        else:
+            monkeypatch.setattr("mmap.MADV_HUGEPAGE", advice, raising=False)  # EINVAL
+        slots = Slots(UseCase.A16W16, 1)
+        slots.put(0, one)
+        check(slots, UseCase.A16W16, [one])
+
+
 def test_another_kind_is_rejected_before_anything_is_written() -> None:
     slots = Slots(UseCase.A16W16, 2)
     first = expert(UseCase.A16W16, 128, 64, 1)

@@ -244,12 +244,12 @@ def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     Taking 600 MiB in small pages costs a fifth of a second to a half, in large ones a fifteenth of that; and weights
     that are read once a call need an entry of the processor's page table for each page.
     """
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _LARGE_PAGE:
+    nbytes, advice = math.prod(shape) * dtype.itemsize, getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone has it
+    if nbytes < _LARGE_PAGE or advice is None:
         return torch.empty(shape, dtype=dtype)
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without large pages: small ones hold the same
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.madvise(advice)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
 

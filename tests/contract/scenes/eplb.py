@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from contract.scenes.layer import build
 from contract.support import engine
-from contract.support.cases import CASES, HIDDEN, LIMIT, Case
+from contract.support.cases import CASES, HIDDEN, Case
 from contract.support.rank import Rank
 from contract.support.values import rows_for
-from contract.support.weights import checkpoint
 
 LEAVES = (1, 5)
 """Logical experts of rank 0 and rank 1 that change places: both stand in slot 1."""
@@ -30,39 +30,20 @@ def run(rank: Rank) -> dict[str, Any]:
     return found
 
 
-def _build(case: Case, rank: Rank, options: dict[str, Any], **others: Any) -> tuple[Any, Any]:
-    from vllm_ascend.eplb.adaptor.vllm_adaptor import VllmEplbAdaptor
-
-    VllmEplbAdaptor._registered_moe_layers.clear()
-    config = engine.make_config(
-        engine.model_of(case).write(rank.own_folder(case.name)),
-        quantization="megamoe",
-        tokens=LIMIT,
-        additional_config={"megamoe": {**case.options, **options}, **others},
-    )
-    if torch.distributed.is_initialized():
-        engine.renew_state(config)
-    else:
-        engine.start_worker(config, rank.number, rank.meeting_point)
-    block = engine.build_block(config)
-    engine.load(block, checkpoint(case))
-    engine.finish_loading(config, block)
-    return config, block
-
-
 def _step(config: Any, block: Any, case: Case) -> Any:
     return engine.forward(config, block, rows_for(case.name, 16, HIDDEN))
 
 
 def _placed(case: Case, rank: Rank, file: str) -> Any:
-    return _step(*_build(case, rank, {"expert_placement": file}), case)
+    return _step(*build(case, rank, {"expert_placement": file}), case)
 
 
 def _moved(case: Case, rank: Rank) -> dict[str, Any]:
     from vllm_ascend.eplb.adaptor.vllm_adaptor import VllmEplbAdaptor
     from vllm_ascend.eplb.core.eplb_device_transfer_loader import D2DExpertWeightLoader
 
-    config, block = _build(case, rank, {}, eplb_config={"dynamic_eplb": True})
+    VllmEplbAdaptor._registered_moe_layers.clear()
+    config, block = build(case, rank, eplb_config={"dynamic_eplb": True})
     layer = block.experts.routed_experts
     answer = {"before": _step(config, block, case), "dynamic": layer.dynamic_eplb}
     adaptor = VllmEplbAdaptor(SimpleNamespace(config=SimpleNamespace(), quant_config=config.quant_config))

@@ -63,13 +63,13 @@ class Casts:
         return made
 
 
-def build(case: Case, rank: "Rank") -> tuple[Any, Any]:
-    """An engine's config and a loaded layer."""
+def build(case: Case, rank: "Rank", options: dict[str, Any] | None = None, **theirs: Any) -> tuple[Any, Any]:
+    """An engine's config and a loaded layer; with more options of ours, and of vllm-ascend, than the case has."""
     config = engine.make_config(
         engine.model_of(case).write(rank.own_folder(case.name)),
         quantization="megamoe",
         tokens=LIMIT,
-        additional_config={"megamoe": case.options} | case.theirs,
+        additional_config={"megamoe": case.options | (options or {})} | case.theirs | theirs,
     )
     if torch.distributed.is_initialized():
         engine.renew_state(config)

@@ -6,6 +6,8 @@ from rich.text import Text
 from vllm_megamoe.cli.checkpoint.schema import OWN, CheckReport, ConvertReport, LogprobsReport
 from vllm_megamoe.cli.checkpoint.show_text import print_problems
 from vllm_megamoe.cli.show.rows import make_console, size
+from vllm_megamoe.profiles.losses import OUTPUT
+from vllm_megamoe.profiles.use_cases import UseCase
 
 
 def show(report: CheckReport) -> None:
@@ -90,7 +92,7 @@ def print_converted(report: ConvertReport) -> None:
     """What was written, and what each layer lost."""
     console = make_console(width=120)
     table = Table()
-    for column in ("layer", "from", "to", "hidden x intermediate", "weights lost", "bytes", "file"):
+    for column in ("layer", "from", "to", "hidden x intermediate", "lost of weights' rms", "bytes", "file"):
         table.add_column(column, overflow="fold")
     for layer in report.layers:
         table.add_row(
@@ -103,6 +105,10 @@ def print_converted(report: ConvertReport) -> None:
             f"{_files(layer.files)}{' (before)' if layer.resumed else ''}",
         )
     console.print(table)
+    for case in sorted({layer.use_case for layer in report.layers if layer.weight_rel_err}):
+        console.print(f"A layer's output as {case}: off by {OUTPUT[UseCase(case)]} of its rms with Gaussian weights.")
+    if any(layer.weight_rel_err for layer in report.layers):
+        console.print("These layers' own: vllm-megamoe check TARGET --against SOURCE")
     console.print(f"{report.target}: {size(report.bytes)}. Serve it with: vllm serve {report.target}")
 
 

@@ -9,6 +9,8 @@ from rich.text import Text
 from vllm_megamoe.cli.checkpoint.schema import LayerReport, RunReport, ShowReport
 from vllm_megamoe.cli.show.rows import make_console, size
 from vllm_megamoe.plan.screen import number_runs
+from vllm_megamoe.profiles.losses import told
+from vllm_megamoe.profiles.use_cases import UseCase
 
 
 def show(report: ShowReport) -> None:
@@ -102,6 +104,6 @@ def _products(groups: Sequence[Sequence[LayerReport]]) -> Table:
 def _cell(run: RunReport) -> str:
     if run.use_case is None:
         return f"refused: {run.refused}"
-    loss = f"lossy: {run.loss} of the weights' rms" if run.loss else "exact"
+    loss = f"lossy: {told(run.loss, UseCase(run.use_case))}" if run.loss else "exact"
     how = f"{run.use_case}, {loss}"
     return f"{how}, but refused: {run.refused}" if run.refused else how

@@ -14,7 +14,7 @@ from torch import Tensor
 from vllm_megamoe.numerics.mx import GROUP, Elem, mx_dequantise, mx_quantise
 from vllm_megamoe.numerics.switches import Rule
 from vllm_megamoe.ops.twin.call import Call
-from vllm_megamoe.ops.twin.routing import cut, join
+from vllm_megamoe.ops.twin.routing import cut, join, rows_at
 from vllm_megamoe.ops.twin.state import state_of
 
 QUANTISED: dict[int, Elem] = {3: "e5m2", 4: "e4m3"}
@@ -83,7 +83,7 @@ class Slots:
         """float32 [tokens, S, H] of tokens [start, stop); what lies in slots that do not count is undefined."""
         place = self.place[start:stop]
         if len(self.returned):
-            rows = form.unpack(self.returned[place.flatten()]).view(*place.shape, form.hidden)
+            rows = form.unpack(rows_at(self.returned, place.flatten())).view(*place.shape, form.hidden)
         else:
             rows = torch.zeros(*place.shape, form.hidden, dtype=torch.float32)
         if self.stale is None or self.stale_rows is None:

@@ -19,6 +19,11 @@ def join(*parts: Tensor) -> Tensor:
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
 
+def rows_at(rows: Tensor, places: Tensor) -> Tensor:
+    """uint8 [n, bytes] at int64 places, none below 0: copied row by row, where `rows[places]` goes byte by byte."""
+    return rows.index_select(0, places)
+
+
 def cut(records: Tensor, widths: Widths) -> list[Tensor]:
     """The inverse of `join`.
 
@@ -98,6 +103,8 @@ class Arrivals:
         """(expert, start, stop) into the kept rows, for the experts that have any."""
         found, start = [], 0
         for expert, rows in enumerate(self.totals.tolist()):
+            if not rows:  # most of them, where few rows come
+                continue
             stop = min(start + rows, self.kept)
             if stop > start:
                 found.append((expert, start, stop))
@@ -145,7 +152,7 @@ class RecordForm:
 
     def pack(self, tokens: Tensor, routes: Routes, weights: Tensor) -> Tensor:
         """Token bytes [T, token_bytes], float32 weights [T, K] -> uint8 [P, width], a record per routed pair."""
-        parts = [tokens[routes.tokens]]
+        parts = [rows_at(tokens, routes.tokens)]
         if self.with_weight:
             parts.append(weights.flatten()[routes.pairs])
         if self.with_place:

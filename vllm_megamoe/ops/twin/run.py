@@ -16,7 +16,7 @@ from vllm_megamoe.ops.twin.combine import QUANTISED, RowForm, undefined_rows
 from vllm_megamoe.ops.twin.families import Family, family_of
 from vllm_megamoe.ops.twin.header import facts_of
 from vllm_megamoe.ops.twin.read_call import check_product
-from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, make_arrivals, make_routes
+from vllm_megamoe.ops.twin.routing import Arrivals, RecordForm, make_arrivals, make_routes, rows_at
 from vllm_megamoe.ops.twin.session import Session
 from vllm_megamoe.ops.twin.state import state_of
 from vllm_megamoe.ops.twin.way_back import MergedReturn, PlainReturn
@@ -62,9 +62,10 @@ def compute(family: Family, records: Tensor, arrivals: Arrivals, weights: Tensor
     for batch in batches(arrivals.slices()):
         first, last = batch[0][1], batch[-1][2]
         chosen = slice(first, last) if arrivals.in_order else order[first:last]
+        tokens = records[chosen] if isinstance(chosen, slice) else rows_at(records, chosen)
         row_weights = None if weights is None else weights[chosen]
         groups = [(expert, start - first, stop - first) for expert, start, stop in batch]
-        rows[first:last] = family.expert_rows(groups, records[chosen], row_weights)
+        rows[first:last] = family.expert_rows(groups, tokens, row_weights)
     return rows
 
 
@@ -98,7 +99,7 @@ class Journey:
         call, session, way_back = self.call, self.session, self.way_back
         arrivals = make_arrivals(counts, call.buffer.max_recv_token_num)
         chunks = torch.split(self.records, self.routes.counts.sum(dim=1).tolist())
-        received = self.form.unpack(torch.cat(session.exchange(chunks, arrivals.per_rank, self.form.width)))
+        received = self.form.unpack(session.exchange(chunks, arrivals.per_rank, self.form.width))
         try:
             weights = received.weights if self.weighs_early else None
             rows = compute(self.family, received.tokens, arrivals, weights, call.hidden)
@@ -107,7 +108,7 @@ class Journey:
         except Exception as error:
             session.fail(error, way_back.awaited(arrivals, received), way_back.width)
             raise
-        total = way_back.total(torch.cat(session.give_back(back, way_back.expected, way_back.width)))
+        total = way_back.total(session.give_back(back, way_back.expected, way_back.width))
         for rows in shared:
             total += rows.float()  # R16: shared experts after the routed sum, in index order, in fp32
         undefined = undefined_rows(call)

@@ -112,7 +112,7 @@ class Session:
             all_rows += header.rows
         return Meeting(received, tuple(all_tokens), tuple(all_rows.tolist()))
 
-    def exchange(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
+    def exchange(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> Tensor:
         """Rows on the way to their experts.
 
         Args:
@@ -120,25 +120,32 @@ class Session:
             expected: rows that come from each rank.
 
         Returns:
-            uint8 [expected, width] from each rank.
+            uint8 [sum of expected, width], by rank.
         """
         if self.channel is None:
-            return list(chunks)
-        return self._swap([chunk.flatten() for chunk in chunks], [n * width for n in expected], DISPATCH, width)
+            return chunks[0]
+        sizes = [n * width for n in expected]
+        return torch.cat(self._swap([chunk.flatten() for chunk in chunks], sizes, DISPATCH)).view(-1, width)
 
-    def give_back(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> list[Tensor]:
+    def give_back(self, chunks: Sequence[Tensor], expected: Sequence[int], width: int) -> Tensor:
         """Rows on the way home, with a word behind them that says whether their rank succeeded.
+
+        Returns:
+            uint8 [sum of expected, width], by rank.
 
         Raises:
             PeerError: a peer failed in the middle of its call.
         """
         if self.channel is None:
-            return list(chunks)
+            return chunks[0]
         self.channel.restart_clock()
         good = torch.zeros(STATUS_BYTES, dtype=torch.uint8)
         sizes = [n * width + STATUS_BYTES if n else 0 for n in expected]
-        messages = [torch.cat([chunk.flatten(), good]) if len(chunk) else chunk.flatten() for chunk in chunks]
-        found = self._swap(messages, sizes, COMBINE, None)
+        messages = [chunk.flatten() for chunk in chunks]
+        for peer in self.channel.peers:
+            if len(chunks[peer]):
+                messages[peer] = torch.cat([messages[peer], good])
+        found = self._swap(messages, sizes, COMBINE)
         rows: list[Tensor] = []
         for rank, message in enumerate(found):
             body, status = message[: expected[rank] * width], message[expected[rank] * width :]
@@ -146,7 +153,7 @@ class Session:
                 raise PeerError(f"{self.channel.where}: rank {rank} failed in the middle of its call. See its log.")
             rows.append(body.view(-1, width))
         self.channel.finish()
-        return rows
+        return torch.cat(rows)
 
     def fail(self, error: Exception, rows: Sequence[int], width: int) -> None:
         """In place of `give_back`: tell those who wait for rows that none will come; the caller raises the error then.
@@ -166,7 +173,7 @@ class Session:
         if self.channel is not None:
             self.channel.abandon()
 
-    def _swap(self, messages: list[Tensor], sizes: list[int], way: int, width: int | None) -> list[Tensor]:
+    def _swap(self, messages: list[Tensor], sizes: list[int], way: int) -> list[Tensor]:
         channel = self.channel
         if channel is None:
             return messages
@@ -178,7 +185,7 @@ class Session:
                 channel.send(peer, messages[peer], tag)
         for peer, work in works.items():
             channel.wait(peer, work, "its rows did not come")
-        return [message.view(-1, width) if width else message for message in found]
+        return found
 
     def _current(self, peer: int, memory: Tensor, experts: int) -> Header:
         """The peer's header of this call; those of calls that this rank rejected come first and are dropped."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vllm_megamoe.ops.twin.call import Call
 from vllm_megamoe.ops.twin.combine import RowForm, Slots, masked_rows, old_rows, remember, weighted_sum
-from vllm_megamoe.ops.twin.routing import Arrivals, Received, Routes
+from vllm_megamoe.ops.twin.routing import Arrivals, Received, Routes, rows_at
 
 
 class PlainReturn:
@@ -40,13 +40,16 @@ class PlainReturn:
         """Computed rows [kept, H] -> uint8 [n, width] for each source rank, in the order in which its records came."""
         del received
         packed = self.form.pack(rows)
-        if arrivals.in_order and not self.flagged:
-            return [packed]
+        if not self.flagged:
+            if arrivals.in_order:
+                return [packed]
+            place = torch.empty_like(arrivals.order)
+            place[arrivals.order] = torch.arange(len(place))
+            return list(torch.split(rows_at(packed, place), arrivals.per_rank))
         back = torch.zeros(len(arrivals.order), self.width, dtype=torch.uint8)
         kept = arrivals.order[: arrivals.kept]
         back[kept, : self.form.width] = packed
-        if self.flagged:
-            back[kept, -1] = 1
+        back[kept, -1] = 1
         return list(torch.split(back, arrivals.per_rank))
 
     def total(self, returned: Tensor) -> Tensor:

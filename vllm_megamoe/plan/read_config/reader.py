@@ -213,7 +213,14 @@ def num_layers_of(config: Mapping[str, Any]) -> int:
 
 def _first(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list | tuple) and names else ""
+    if names is None:
+        return ""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"config.json: architectures = {names!r}; expected a list with the name of a model class. Correct the "
+            "file, or fetch it again."
+        )
+    return names[0] if names else ""
 
 
 def _bf16(prefix: str, experts: int = 0, gated: bool = True) -> ExpertsFormat:

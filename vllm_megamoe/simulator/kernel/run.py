@@ -59,7 +59,7 @@ class Journey:
         arrivals = make_arrivals(met.counts, room)
         sent: list[int] = self.routes.counts.sum(dim=1).tolist()
         records = session.exchange(torch.split(self.records, sent), arrivals.per_rank, self.form.width)
-        received = self.form.unpack(torch.cat(records))
+        received = self.form.unpack(records)
         width = self.landing.form.width + _FLAG_BYTES
         try:
             weights = received.weights if self.early else None
@@ -69,7 +69,7 @@ class Journey:
         except Exception as error:
             session.fail(error, arrivals.per_rank, width)
             raise
-        self._land(torch.cat(session.give_back(back, sent, width)), torch.tensor(met.tokens), torch.tensor(sent))
+        self._land(session.give_back(back, sent, width), torch.tensor(met.tokens), torch.tensor(sent))
         total = self.landing.total(None if self.early else call.given.topk_weights)
         for rows in shared:
             total += rows.float()
