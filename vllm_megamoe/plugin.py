@@ -54,12 +54,19 @@ def _register() -> None:
 
 
 class _ToVllm(logging.Handler):
-    """Passes our records to vLLM's logger, whose handlers and level are configured later than plugins are loaded."""
+    """Passes our records to vLLM's handlers, which are configured later than plugins are loaded, with their level.
+
+    To these alone: what stands above them (the root, where VLLM_CONFIGURE_LOGGING=0 leaves logging to the user), our
+    own logger reaches too, and would have each line twice.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        target = logging.getLogger("vllm")
-        if target.isEnabledFor(record.levelno):
-            target.handle(record)
+        vllm = logging.getLogger("vllm")
+        if not vllm.isEnabledFor(record.levelno) or not vllm.filter(record):
+            return
+        for handler in vllm.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
 
 
 def _log_through_vllm() -> None:

@@ -72,6 +72,38 @@ def test_vllms_log_level_holds_for_our_lines(level: int, passed: bool, monkeypat
     assert [record.getMessage() for record in heard] == ["a line"] * passed
 
 
+class Lines(logging.Handler):
+    """Remembers what it was given."""
+
+    def __init__(self, level: int = logging.NOTSET) -> None:
+        super().__init__(level)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
+
+
+@pytest.mark.parametrize("configured", [True, False], ids=["by vLLM", "by the user"])
+def test_a_line_comes_once_whoever_configures_logging(configured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VLLM_CONFIGURE_LOGGING=0 leaves vLLM's logger without a handler, and its lines go up to the root."""
+    vllm, ours, root = (logging.getLogger(name) for name in ("vllm", "vllm_megamoe", None))
+    theirs, above, deaf = Lines(), Lines(), Lines(logging.ERROR)
+    for one, handlers in ((vllm, [theirs, deaf] if configured else []), (ours, []), (root, [above])):
+        monkeypatch.setattr(one, "handlers", handlers)
+        monkeypatch.setattr(one, "propagate", one is not vllm or not configured)
+        monkeypatch.setattr(one, "level", logging.INFO)
+        one.manager._clear_cache()  # type: ignore[attr-defined]
+    plugin._log_through_vllm()
+    plugin._log_through_vllm()
+    logging.getLogger("vllm_megamoe.lanes").info("told")
+    logging.getLogger("vllm_megamoe.lanes").debug("below vLLM's level")
+    assert theirs.seen == (["told"] if configured else [])
+    assert deaf.seen == []
+    assert above.seen.count("told") == 1
+    for one in (vllm, ours, root):
+        one.manager._clear_cache()  # type: ignore[attr-defined]
+
+
 NAMESAKE = """
 import json, logging, sys
 from vllm.engine.arg_utils import EngineArgs
