@@ -59,19 +59,6 @@ def test_the_hook_delegates_without_the_flag() -> None:
     assert out.splitlines()[-1] == "True"
 
 
-@pytest.mark.parametrize(("level", "passed"), [(logging.INFO, True), (logging.WARNING, False)])
-def test_vllms_log_level_holds_for_our_lines(level: int, passed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """VLLM_LOGGING_LEVEL sets the level of the logger `vllm`; ours goes through it."""
-    target = logging.getLogger("vllm")
-    heard: list[logging.LogRecord] = []
-    monkeypatch.setattr(target, "handle", heard.append)
-    monkeypatch.setattr(target, "level", level)
-    target.manager._clear_cache()  # type: ignore[attr-defined]
-    plugin._ToVllm().emit(logging.LogRecord("vllm_megamoe.plan", logging.INFO, "", 0, "a line", (), None))
-    target.manager._clear_cache()  # type: ignore[attr-defined]
-    assert [record.getMessage() for record in heard] == ["a line"] * passed
-
-
 class Lines(logging.Handler):
     """Remembers what it was given."""
 
@@ -81,6 +68,18 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.seen.append(record.getMessage())
+
+
+@pytest.mark.parametrize(("level", "passed"), [(logging.INFO, True), (logging.WARNING, False)])
+def test_vllms_log_level_holds_for_our_lines(level: int, passed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VLLM_LOGGING_LEVEL sets the level of the logger `vllm`; ours goes through it."""
+    target, heard = logging.getLogger("vllm"), Lines()
+    monkeypatch.setattr(target, "handlers", [heard])
+    monkeypatch.setattr(target, "level", level)
+    target.manager._clear_cache()  # type: ignore[attr-defined]
+    plugin._ToVllm().emit(logging.LogRecord("vllm_megamoe.plan", logging.INFO, "", 0, "a line", (), None))
+    target.manager._clear_cache()  # type: ignore[attr-defined]
+    assert heard.seen == ["a line"] * passed
 
 
 @pytest.mark.parametrize("configured", [True, False], ids=["by vLLM", "by the user"])
