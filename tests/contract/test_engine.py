@@ -50,6 +50,7 @@ def test_rows_of_requests_alone_are_counted(life: dict[str, Any]) -> None:
     if not life["counted"]:
         assert life["metrics"] == {}  # vllm-ascend's own path has none of ours
         return
+    assert life["known as idle"] == [[True] * BATCHES + [False]] * RANKS
     assert life["idle"] == [[(BATCHES, 0)] * LAYERS] * RANKS
     assert [[steps for steps, _ in layers] for layers in life["counted"]] == [[BATCHES + 1] * LAYERS] * RANKS
     by_layer = zip(*life["counted"], strict=True)

@@ -49,10 +49,13 @@ def run(rank: Rank) -> dict[str, Any]:
         disable_log_stats=False,
     )
     ready = _calls(rank.folder)
+    if flag:
+        llm.collective_rpc(watch_dummy_runs)
     for _ in range(BATCHES):
         llm.collective_rpc("execute_dummy_batch")
     after = _calls(rank.folder)
     idle = llm.collective_rpc(counted) if flag else []
+    known = llm.collective_rpc(known_as_idle) if flag else []
     llm.collective_rpc(step)
     counts = llm.collective_rpc(counted) if flag else []
     metrics = _metrics(llm, sum(rows for layers in counts for _, rows in layers))
@@ -67,6 +70,7 @@ def run(rank: Rank) -> dict[str, Any]:
         "ready": ready,
         "after": after,
         "idle": idle,
+        "known as idle": known,
         "counted": counts,
         "metrics": metrics,
         "processes left": left,
@@ -85,6 +89,26 @@ def counted(worker: Any) -> list[tuple[int, int]]:
     """In a worker: steps and rows that each layer of this rank has counted."""
     states = [block.experts.routed_experts.mega_moe for block in _blocks(worker)]
     return [(state.steps, int(state.counts.sum())) for state in states]
+
+
+def watch_dummy_runs(worker: Any) -> None:
+    """In a worker: from now on note at each dummy run of its model runner whether our layers know of it."""
+    from vllm_megamoe.lanes import warm_up
+
+    run, worker.noted = worker.model_runner._dummy_run, []
+
+    def noting(*given: Any, **named: Any) -> Any:
+        worker.noted.append(warm_up.in_idle_batch())
+        return run(*given, **named)
+
+    worker.model_runner._dummy_run = noting
+
+
+def known_as_idle(worker: Any) -> list[bool]:
+    """In a worker: what was noted, and what holds between batches."""
+    from vllm_megamoe.lanes import warm_up
+
+    return [*worker.noted, warm_up.in_idle_batch()]
 
 
 def step(worker: Any) -> None:
